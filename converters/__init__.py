@@ -1,0 +1,1 @@
+"""Converters: one package or module per source family; `base` holds the protocol, `run` runs one."""

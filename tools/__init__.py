@@ -1,0 +1,1 @@
+"""Commands over shard sets and mixtures."""

@@ -1,0 +1,89 @@
+"""The ``wdsmix`` command: finds its subcommands by entry point, maps errors to exit codes.
+
+Exit codes: 0 fine, 1 the data are at fault, 2 usage or configuration, 3 refused or conflict,
+4 authentication or network, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, cast
+
+from wdsmix import __version__
+from wdsmix.errors import WdsmixError
+
+__all__ = ["Command", "main"]
+
+
+class Command(Protocol):
+    """A module behind the entry-point group ``wdsmix.commands``; light to import."""
+
+    HELP: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Adds its options."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Does the work; returns the exit code."""
+        ...
+
+
+def _commands() -> dict[str, EntryPoint]:
+    return {point.name: point for point in sorted(entry_points(group="wdsmix.commands"), key=lambda p: p.name)}
+
+
+def _parser(names: Sequence[str], points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wdsmix",
+        description="Robot datasets to WebDataset shards, and weighted mixtures of shards to PyTorch.",
+        epilog="Exit codes: 0 fine, 1 the data are at fault, 2 usage or configuration, 3 refused or conflict, "
+        "4 authentication or network, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"wdsmix {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in names:
+        command = cast("Command", points[name].load())
+        sub = subparsers.add_parser(
+            name,
+            help=command.HELP.splitlines()[0],
+            description=command.HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.configure(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    points = _commands()
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    parser = _parser([chosen] if chosen in points else list(points), points)
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        return int(args.run(args))
+    except WdsmixError as error:
+        if args.debug:
+            raise
+        sys.stderr.write(f"wdsmix: error: {error}\n")
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        sys.stderr.write("wdsmix: interrupted\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

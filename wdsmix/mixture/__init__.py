@@ -1,0 +1,1 @@
+"""The weighted mixture: configuration, order of samples, windows, padding, normalisation, loader."""

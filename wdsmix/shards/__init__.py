@@ -1,0 +1,1 @@
+"""The shard set on disk: writer, reader, tar and frame tables."""
