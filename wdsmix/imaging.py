@@ -1,9 +1,9 @@
 """Pictures: sniffing, decoding, resizing, encoding, and the one rule of what keeps its bytes.
 
-A JPEG *passes through* (the bytes in the tar are the source's bytes, cut after the last end-of-image marker) when it is
-a baseline 8-bit JPEG of three components, needs no other colour order, flip or size, and a strict decode of it succeeds.
-Its quality and chroma subsampling are then the source's. Everything else is decoded, turned, resized and encoded once;
-also progressive JPEG, which decodes three times slower each time it is read.
+A JPEG *passes through* (the bytes in the tar are the source's bytes, cut after the last end-of-image marker) when it
+is a baseline 8-bit JPEG of three components, needs no other colour order, flip or size, and a strict decode of all its
+data succeeds. Its quality and chroma subsampling are then the source's. Everything else is decoded, turned, resized and
+encoded once; also progressive JPEG, which takes three times as long to decode each time training reads it.
 
 EXIF orientation is never applied: cameras of robots do not turn, and training must see what the recorder saw.
 No picture beyond `MAX_PIXELS` is decoded: the size is read from the header before any memory is taken.
@@ -294,9 +294,9 @@ def _scaled(pixels: npt.NDArray[Any], wanted: tuple[int, int]) -> npt.NDArray[An
         rows = ((np.arange(wanted[1]) * 2 + 1) * pixels.shape[0]) // (2 * wanted[1])
         columns = ((np.arange(wanted[0]) * 2 + 1) * pixels.shape[1]) // (2 * wanted[0])
         return pixels[rows[:, None], columns]
-    return np.asarray(
-        PilImage.fromarray(np.ascontiguousarray(pixels)).resize(wanted, PilImage.Resampling.BILINEAR), dtype=np.uint8
-    )
+    picture = PilImage.fromarray(np.ascontiguousarray(pixels))
+    scaled: Pixels = np.asarray(picture.resize(wanted, PilImage.Resampling.BILINEAR), dtype=np.uint8)
+    return scaled
 
 
 def decode_depth(data: Buffer) -> npt.NDArray[np.uint16]:
@@ -371,7 +371,10 @@ def _passed_through(data: bytes, camera: Camera, options: PictureOptions) -> Pre
         return None
     _check_size(width, height, None)
     kept = trim_jpeg(data)
-    decode_rgb(kept)
+    try:  # grey output skips the colour transforms; the entropy-coded data of all components is checked all the same
+        simplejpeg.decode_jpeg(kept, colorspace="GRAY", fastdct=False, fastupsample=False)
+    except ValueError as error:
+        raise DataError(f"JPEG does not decode: {error}", found=_shown(data)) from error
     return kept, "jpeg", (width, height), True
 
 
@@ -399,8 +402,8 @@ def _prepare_depth(
         end = image.rfind(b"IEND")
         encoded = image[: end + 8] if end >= 0 else None
     size = (pixels.shape[1], pixels.shape[0])
-    if encoded is not None and camera.flip == "none" and options.image_size in (0, size[0]):
-        if options.image_size in (0, size[1]):
-            return encoded, "png", size, True
+    right_size = options.image_size in (0, size[0]) and options.image_size in (0, size[1])
+    if encoded is not None and camera.flip == "none" and right_size:
+        return encoded, "png", size, True
     pixels = resize(_upright(pixels, camera), options.image_size, options.resize)
     return encode_depth(pixels.astype(np.uint16, copy=False)), "png", (pixels.shape[1], pixels.shape[0]), False
