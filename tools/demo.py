@@ -1,0 +1,120 @@
+"""``wdsmix demo``: the main job from end to end, offline, on raw sources that it makes itself."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from wdsmix.errors import ConflictError
+
+__all__ = ["HELP", "configure", "run"]
+
+HELP = """Make small raw sources, convert, validate and stream them as a mixture.
+
+Writes to OUT (default demo-out): raw/ (HDF5 in three layouts), sets/ (shard sets) and mixture.yaml. Offline, under a
+minute. Every command that it runs is shown, to be run again by hand."""
+
+MARKER = ".wdsmix-demo"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument("out", nargs="?", default="demo-out", type=Path, metavar="OUT")
+    parser.add_argument("--steps", type=int, default=40, help="batches to stream (default 40)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the demo; the exit code of the first command that fails, else 0."""
+    from rich.console import Console
+
+    started = time.monotonic()
+    console = Console(highlight=False)
+    out: Path = args.out
+    _prepare(out)
+    raw, sets = out / "raw", out / "sets"
+    console.print("Making raw sources: robomimic, a platform export, compressed ALOHA ...")
+    _make_raw(raw)
+    common = ["--image-size", "128", "--frames-per-shard", "200", "--workers", "2"]
+    commands = [
+        ["check", "hdf5", f"{raw}/chunks"],
+        ["convert", "hdf5", f"{raw}/lift", f"{sets}/lift", "--split-by", "source", "--embodiment", "panda", *common],
+        [
+            "convert",
+            "hdf5",
+            f"{raw}/chunks",
+            f"{sets}/chunks",
+            "--split-by",
+            "file",
+            "--val-fraction",
+            "0.25",
+            "--fps",
+            "30",
+            "--hz",
+            "15",
+            "--embodiment",
+            "dual_arm",
+            *common,
+        ],
+        [
+            "convert",
+            "hdf5",
+            f"{raw}/aloha",
+            f"{sets}/aloha",
+            "--val-fraction",
+            "0.25",
+            "--hz",
+            "25",
+            "--embodiment",
+            "aloha",
+            *common,
+        ],
+        *(["validate", f"{sets}/{name}", "--level", "full"] for name in ("lift", "chunks", "aloha")),
+        ["inspect", f"{sets}/chunks"],
+        ["mix", "init", f"{sets}/lift", f"{sets}/chunks", f"{sets}/aloha", "--out", f"{out}/mixture.yaml"],
+        ["mix", "plan", f"{out}/mixture.yaml"],
+        ["mix", "run", f"{out}/mixture.yaml", "--steps", str(args.steps), "--batch-size", "32"],
+    ]
+    for command in commands:
+        code = _shown(console, command)
+        if code:
+            console.print(f"[red]wdsmix {command[0]} ended with exit code {code}[/red]")
+            return code
+    console.print(
+        f"\nDone in {time.monotonic() - started:.0f} s. Shard sets lie in {sets}, the mixture in {out}/mixture.yaml."
+    )
+    return 0
+
+
+def _prepare(out: Path) -> None:
+    if out.exists():
+        if not (out / MARKER).is_file() and any(out.iterdir()):
+            raise ConflictError("the folder is not empty and not from an earlier demo", path=out, hint="name another")
+        shutil.rmtree(out)
+    for folder in ("raw/lift", "raw/chunks", "raw/aloha", "sets"):
+        (out / folder).mkdir(parents=True)
+    (out / MARKER).touch()
+
+
+def _make_raw(raw: Path) -> None:
+    from wdsmix.tools.demo_data import write_aloha, write_platform, write_robomimic
+
+    write_robomimic(raw / "lift" / "lift.hdf5", episodes=8, frames=60, size=128)
+    write_platform(raw / "chunks", chunks=4, episodes=3, frames=60, size=160)
+    write_aloha(raw / "aloha", episodes=4, frames=100, size=160)
+
+
+def _shown(console: object, command: Sequence[str]) -> int:
+    from rich.console import Console
+    from rich.rule import Rule
+
+    from wdsmix.cli import main
+
+    if isinstance(console, Console):
+        console.print()
+        console.print(Rule(f"$ wdsmix {' '.join(command)}", align="left", style="bold"))
+    sys.stdout.flush()
+    return main(command)
