@@ -14,7 +14,11 @@ __all__ = ["ConvertOptions", "Source"]
 
 @runtime_checkable
 class Source(Protocol):
-    """What a converter is. Must pickle without open files: each worker process gets its own copy."""
+    """What a converter is. Must pickle without open files: each worker process gets its own copy.
+
+    Two attributes are optional: ``path``, the file or folder it reads (the set must not be written into it), and
+    ``libraries``, names of the distributions that shape what it yields (their versions go into plan and manifest).
+    """
 
     def describe(self) -> SourceInfo:
         """What holds for the whole source. Called after `episodes`."""
@@ -48,6 +52,9 @@ class ConvertOptions:
     name: str = ""
     """Name of the set; empty: the source's."""
     embodiment: str = ""
+    """Robot name; empty: the source's, else the set's name."""
+    licence: str = ""
+    """Licence of the data; empty: the source's."""
     hz: float = 0.0
     """Wanted frames per second; 0 keeps the native rate."""
     hz_mode: Literal["stride", "nearest"] = "stride"

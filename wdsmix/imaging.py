@@ -293,7 +293,8 @@ def _scaled(pixels: npt.NDArray[Any], wanted: tuple[int, int]) -> npt.NDArray[An
     if pixels.ndim == 2:
         rows = ((np.arange(wanted[1]) * 2 + 1) * pixels.shape[0]) // (2 * wanted[1])
         columns = ((np.arange(wanted[0]) * 2 + 1) * pixels.shape[1]) // (2 * wanted[0])
-        return pixels[rows[:, None], columns]
+        picked: npt.NDArray[Any] = pixels[rows[:, None], columns]
+        return picked
     picture = PilImage.fromarray(np.ascontiguousarray(pixels))
     scaled: Pixels = np.asarray(picture.resize(wanted, PilImage.Resampling.BILINEAR), dtype=np.uint8)
     return scaled
