@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _prepare(out: Path) -> None:
     if out.exists():
+        if not out.is_dir():
+            raise ConflictError("there is a file in the way", path=out, hint="name a folder")
         if not (out / MARKER).is_file() and any(out.iterdir()):
             raise ConflictError("the folder is not empty and not from an earlier demo", path=out, hint="name another")
         shutil.rmtree(out)
