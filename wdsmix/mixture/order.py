@@ -139,6 +139,12 @@ class SourceOrder:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
         return np.concatenate(parts), np.concatenate(streams).astype(np.int32)
 
+    def block(self, row: int) -> range:
+        """The rows of the block that ``row`` lies in: what may stand in for a frame that can't be read."""
+        number = int(np.searchsorted(self._first, row, side="right")) - 1
+        first = int(self._first[number])
+        return range(first, first + int(self._count[number]))
+
     def _window(self, epoch: int, number: int) -> Int64Array:
         """Rows of the items of output window ``number`` of an epoch, in item order."""
         found = self._windows.get((epoch, number))
