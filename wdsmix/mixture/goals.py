@@ -1,8 +1,8 @@
 """Goal frames: which later frame of the same episode, or which frame of another one, a sample is to reach.
 
-The choice is a hash of the source and of the draw, so that it is the same on any number of ranks and workers and another in
-each epoch. Distances are uniform over what the episode has left, up to a limit; a stated fraction of samples gets a frame of
-another episode of the source instead, which can't be reached (a *negative*).
+The choice is a hash of the source and of the draw, so that it is the same on any number of ranks and workers, and
+another in each epoch. Distances are uniform over what the episode has left, up to a limit; a stated fraction of
+samples gets a frame of another episode of the source instead, which can't be reached (a *negative*).
 """
 
 from __future__ import annotations
