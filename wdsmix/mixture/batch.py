@@ -1,0 +1,88 @@
+"""Batch memory: one flat block of bytes that holds every array of a batch.
+
+One block and not an array a field, so that a batch can lie in any memory (fresh, or a shared slot that is used again)
+and cross a process border as one thing. Pictures are NHWC in memory: what JPEG decoders write and GPUs read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wdsmix.mixture.catalog import Layout
+
+__all__ = ["BatchMemory", "Field", "batch_fields"]
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """One array of a batch."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: int
+    """First byte in the block."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+
+def batch_fields(layout: Layout, size: int) -> dict[str, Field]:
+    """Where each array of a batch lies.
+
+    Args:
+        layout: Shape of a sample.
+        size: B.
+    """
+    steps, chunk, cameras = len(layout.offsets), layout.chunk, len(layout.cameras)
+    shapes: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+        "images": (np.uint8, (size, steps, cameras, layout.height, layout.width, 3)),
+        "image_mask": (np.bool_, (size, steps, cameras)),
+    }
+    for name, width in layout.dims.items():
+        shapes[name] = (np.float32, (size, chunk if name == "action" else steps, width))
+        shapes[f"{name}_mask"] = (np.bool_, (size, width))
+    shapes["action_is_pad"] = (np.bool_, (size, chunk))
+    shapes["observation_is_pad"] = (np.bool_, (size, steps))
+    for name in layout.scalars:
+        shapes[name] = (np.float32, (size, steps))
+        shapes[f"{name}_mask"] = (np.bool_, (size,))
+    for name in ("embodiment_id", "source_id", "episode", "frame"):
+        shapes[name] = (np.int64, (size,))
+    fields: dict[str, Field] = {}
+    start = 0
+    for name, (dtype, shape) in shapes.items():
+        field = fields[name] = Field(shape=shape, dtype=np.dtype(dtype), start=start)
+        start += -(-field.nbytes // _ALIGN) * _ALIGN
+    return fields
+
+
+class BatchMemory:
+    """The arrays of one batch over one block.
+
+    Args:
+        fields: Where each lies.
+        flat: uint8 block to use; default: fresh memory.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], flat: npt.NDArray[np.uint8] | None = None) -> None:
+        size = self.size_of(fields)
+        self.fields = fields
+        self.flat = np.empty(size, dtype=np.uint8) if flat is None else flat[:size]
+        self.arrays: dict[str, npt.NDArray[Any]] = {
+            name: self.flat[field.start : field.start + field.nbytes].view(field.dtype).reshape(field.shape)
+            for name, field in fields.items()
+        }
+
+    @staticmethod
+    def size_of(fields: Mapping[str, Field]) -> int:
+        """Bytes of a block."""
+        return max(-(-(field.start + field.nbytes) // _ALIGN) * _ALIGN for field in fields.values())

@@ -1,0 +1,114 @@
+"""From a frame's bytes in a tar to pixels in a batch: check, find the members, decode, bring to size.
+
+Pictures of another size than the batch's are brought to it on the host with Pillow's BILINEAR (which antialiases),
+stretching each axis: `RESIZE_FILTER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import simplejpeg
+
+from wdsmix.errors import DataError
+from wdsmix.imaging import decode_rgb, resize
+from wdsmix.shards.tario import iter_members, split_name
+
+__all__ = ["RESIZE_FILTER", "check_frame", "decode_frame", "decode_picture"]
+
+RESIZE_FILTER = "Pillow BILINEAR, squash"
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def check_frame(tar: Pixels, start: int, length: int, crc32c: int) -> None:
+    """Checks a frame's bytes, headers and padding included.
+
+    Raises:
+        DataError: they are cut off, or not the bytes that were written.
+    """
+    frame = tar[start : start + length]
+    if len(frame) != length:
+        raise DataError("the shard is cut off", expected=f"{start + length} bytes or more", found=f"{len(tar)} bytes")
+    found = google_crc32c.value(frame)
+    if found != crc32c:
+        raise DataError("damaged frame", expected=f"crc32c {crc32c:08x}", found=f"{found:08x}")
+
+
+def decode_frame(
+    tar: Pixels,
+    start: int,
+    length: int,
+    slots: Mapping[str, tuple[int, bool]],
+    images: Pixels,
+    mask: npt.NDArray[np.bool_],
+    *,
+    may_resize: bool,
+) -> None:
+    """Decodes the pictures of one checked frame straight into a batch.
+
+    Args:
+        tar: uint8, the whole tar.
+        start: Of the frame.
+        length: Of the frame.
+        slots: Member suffix -> (camera of the batch, whether its pictures are expected to have the batch's size).
+        images: uint8 [cams, H, W, 3], filled; a camera without a member becomes zeros.
+        mask: bool [cams], filled: which cameras the frame has.
+        may_resize: Whether pictures of another size are resized; else they are an error.
+
+    Raises:
+        DataError: a picture does not decode.
+    """
+    mask[...] = False
+    left = len(slots)
+    if left:
+        for member in iter_members(tar, start, start + length, checksums=False):
+            found = slots.get(split_name(member.name)[1])
+            if found is None:
+                continue
+            camera, right_size = found
+            data = tar[member.data : member.data + member.size]
+            decode_picture(data, images[camera], right_size=right_size, may_resize=may_resize)
+            mask[camera] = True
+            left -= 1
+            if not left:
+                break
+    if not mask.all():
+        images[~mask] = 0
+
+
+def decode_picture(data: Pixels, row: Pixels, *, right_size: bool = True, may_resize: bool = False) -> None:
+    """Decodes one picture into a row of a batch.
+
+    Args:
+        data: Encoded bytes.
+        row: uint8 [H, W, 3], filled.
+        right_size: Whether it is expected to have the row's size; saves a look at its header.
+        may_resize: Whether a picture of another size is resized (the row is square then).
+
+    Raises:
+        DataError: it does not decode, or has another size and may not be resized.
+    """
+    if right_size:
+        try:
+            pixels = simplejpeg.decode_jpeg(data, "RGB", buffer=row)
+        except ValueError:  # not a JPEG, damaged, or larger than the row: the careful way tells which
+            pass
+        else:
+            if pixels.shape == row.shape:
+                return
+    pixels = decode_rgb(data)
+    if pixels.shape != row.shape:
+        height, width = row.shape[:2]
+        if not may_resize:
+            raise DataError(
+                "a picture has another size than the manifest says",
+                expected=f"{width}x{height}",
+                found=f"{pixels.shape[1]}x{pixels.shape[0]}",
+                hint="set sample.image_size",
+            )
+        pixels = resize(pixels, height)
+    row[...] = pixels
