@@ -36,6 +36,7 @@ __all__ = [
     "encode_jpeg",
     "jpeg_header",
     "jpeg_size",
+    "picture_size",
     "prepare",
     "resize",
     "sniff",
@@ -172,6 +173,18 @@ def jpeg_size(data: Buffer) -> tuple[int, int, int, str]:
     """
     header = jpeg_header(data)
     return header.width, header.height, header.components, header.subsampling
+
+
+def picture_size(data: Buffer) -> tuple[int, int]:
+    """(width, height) of an encoded picture, from its header.
+
+    Raises:
+        DataError: not a JPEG, PNG or WebP, or cut off before its size.
+    """
+    if sniff(data) == "jpeg":
+        return jpeg_size(data)[:2]
+    with _opened(data) as picture:
+        return picture.size
 
 
 def decode_rgb(data: Buffer, *, order: Literal["rgb", "bgr"] = "rgb", out: Pixels | None = None) -> Pixels:
