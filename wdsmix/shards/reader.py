@@ -1,0 +1,375 @@
+"""ShardSet: a finished shard set, opened for random access."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wdsmix.errors import ConfigError, ConflictError, DataError
+from wdsmix.manifest import FORMAT_VERSION, FileEntry, Manifest, Stats, digest_of, read_model
+from wdsmix.shards.frames import check_crc, map_file
+from wdsmix.shards.index import EpisodeIndex
+from wdsmix.shards.shardfile import EpisodeRows, ShardFile
+
+if TYPE_CHECKING:
+    from wdsmix.shards.episodes import EpisodeData, EpisodeDataset
+
+__all__ = ["Frame", "ShardFile", "ShardSet"]
+
+_OPEN_SHARDS = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """One frame, decoded."""
+
+    row: int
+    """Its place in the set: 0 to ``len(set) - 1``."""
+    key: str
+    """Sample key."""
+    episode: int
+    frame: int
+    timestamp: float
+    """s."""
+    task: str
+    split: str
+    images: Mapping[str, npt.NDArray[Any]]
+    """Slot -> uint8 [H, W, 3], RGB (depth: uint16 [H, W], mm); a camera that the frame lacks has no entry."""
+    vectors: Mapping[str, npt.NDArray[np.float32]]
+    """Name -> float32 [D]; a vector that the frame lacks has no entry."""
+    extras: Mapping[str, Any]
+    """All further facts in the frame's JSON member."""
+
+    @property
+    def state(self) -> npt.NDArray[np.float32] | None:
+        """float32 [Ds]."""
+        return self.vectors.get("state")
+
+    @property
+    def action(self) -> npt.NDArray[np.float32] | None:
+        """float32 [Da]."""
+        return self.vectors.get("action")
+
+
+class ShardSet:
+    """A finished shard set. Opening reads manifest and index; shards are mapped when first touched.
+
+    Safe to use from many threads, to fork and to pickle: a copy opens its files again when first used, and refuses a
+    set that changed meanwhile.
+
+    Args:
+        path: Folder of the set.
+        shards: Names of shards to look at, in any order; None: all. Rows, episodes and ``len`` count only these.
+
+    Raises:
+        DataError: not a finished set, or damaged.
+        ConfigError: a shard that the set does not have.
+    """
+
+    def __init__(self, path: str | Path, *, shards: Sequence[str] | None = None) -> None:
+        self.path = Path(path)
+        self._chosen = None if shards is None else tuple(dict.fromkeys(shards))
+        self._digest: str | None = None
+        self._reset()
+        self._load()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._manifest: Manifest | None = None
+        self._index: EpisodeIndex | None = None
+        self._stats: Stats | None = None
+        self._files: dict[str, FileEntry] = {}
+        self._bounds: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._shards: OrderedDict[int, ShardFile] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "chosen": self._chosen, "digest": self._digest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path, self._chosen, self._digest = state["path"], state["chosen"], state["digest"]
+        self._reset()
+
+    def __enter__(self) -> ShardSet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ShardSet({str(self.path)!r}, {len(self)} frames in {len(self.index)} episodes)"
+
+    def __len__(self) -> int:
+        ends = self.index.ends
+        return int(ends[-1]) if len(ends) else 0
+
+    def __getitem__(self, i: int) -> Frame:
+        return self.frame(i)
+
+    def __iter__(self) -> Iterator[Frame]:
+        return (self.frame(i) for i in range(len(self)))
+
+    def _guard(self) -> threading.RLock:
+        if os.getpid() != self._pid:  # forked: another thread of the parent may have held the lock
+            self._pid = os.getpid()
+            self._lock = threading.RLock()
+        return self._lock
+
+    def _load(self) -> tuple[Manifest, EpisodeIndex]:
+        if self._manifest is not None and self._index is not None:
+            return self._manifest, self._index
+        with self._guard():
+            if self._manifest is None or self._index is None:
+                manifest, digest = _read_manifest(self.path)
+                if self._digest is not None and digest != self._digest:
+                    raise ConflictError(
+                        "the set has changed since it was opened",
+                        path=self.path,
+                        expected=f"digest {self._digest[:12]}",
+                        found=digest[:12],
+                    )
+                files = {entry.name: entry for entry in manifest.files}
+                for name in ("index.parquet", "stats.json"):
+                    if name not in files:
+                        raise DataError("the manifest does not list the file", path=self.path / name)
+                unknown = [name for name in self._chosen or () if name not in set(manifest.shards)]
+                if unknown:
+                    raise ConfigError(
+                        "the set has no such shard",
+                        path=self.path,
+                        expected=_span(manifest.shards),
+                        found=unknown[0],
+                    )
+                index = EpisodeIndex.open(
+                    self.path / "index.parquet", files["index.parquet"], manifest.shards, self._chosen
+                )
+                if self._chosen is None and (
+                    len(index) != manifest.counts.episodes or int(index.frames.sum()) != manifest.counts.frames
+                ):
+                    raise DataError(
+                        "index.parquet and manifest.json differ",
+                        path=self.path,
+                        expected=f"{manifest.counts.episodes} episodes, {manifest.counts.frames} frames",
+                        found=f"{len(index)} and {int(index.frames.sum())}",
+                    )
+                if len(index) and int(np.diff(index.shard).min(initial=0)) < 0:
+                    raise DataError("index.parquet is not in the order of the shards", path=self.path)
+                self._bounds = np.searchsorted(index.shard, np.arange(len(manifest.shards) + 1))
+                self._digest, self._files = digest, files
+                self._manifest, self._index = manifest, index
+            return self._manifest, self._index
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the set is."""
+        return self._load()[0]
+
+    @property
+    def index(self) -> EpisodeIndex:
+        """Its episodes (of the chosen shards)."""
+        return self._load()[1]
+
+    @property
+    def digest(self) -> str:
+        """Its version: sha256 of manifest.json."""
+        self._load()
+        return self._digest or ""
+
+    @property
+    def splits(self) -> list[str]:
+        """Splits that occur, as ``index.split`` counts them."""
+        return self.index.splits
+
+    @property
+    def stats(self) -> Stats:
+        """Its statistics over the train split; of the whole set, whatever shards were chosen.
+
+        Raises:
+            DataError: stats.json is missing or damaged.
+        """
+        self._load()
+        if self._stats is None:
+            path, entry = self.path / "stats.json", self._files["stats.json"]
+            data = map_file(path, entry)
+            check_crc(path, data, entry)
+            self._stats = read_model(Stats, data.to_pybytes(), path)
+        return self._stats
+
+    def shard(self, k: int) -> ShardFile:
+        """Opens a shard; the last few hundred stay mapped.
+
+        Args:
+            k: Its position in ``manifest.shards``.
+
+        Raises:
+            DataError: its files are missing or damaged, or disagree with the index.
+        """
+        manifest, index = self._load()
+        if not 0 <= k < len(manifest.shards):
+            raise IndexError(f"shard {k} of {len(manifest.shards)}")
+        if self._chosen is not None and manifest.shards[k] not in self._chosen:
+            raise IndexError(f"shard {manifest.shards[k]} was not chosen")
+        with self._guard():
+            found = self._shards.get(k)
+            if found is not None:
+                self._shards.move_to_end(k)
+                return found
+            first, stop = self._bounds[k : k + 2].tolist()
+            opened = ShardFile(
+                self.path,
+                manifest.shards[k],
+                self._files,
+                {name: vector.width for name, vector in manifest.vectors.items()},
+                EpisodeRows(
+                    index.first_row[first:stop],
+                    index.frames[first:stop],
+                    index.offset[first:stop],
+                    index.length[first:stop],
+                ),
+            )
+            self._shards[k] = opened
+            while len(self._shards) > _OPEN_SHARDS:
+                self._shards.popitem(last=False)
+            return opened
+
+    def locate(self, i: int) -> tuple[int, int, int]:
+        """Where a frame is.
+
+        Args:
+            i: 0 to ``len(self) - 1``, or negative from the end.
+
+        Returns:
+            Position of its episode in the index, its shard, and its row in that shard.
+        """
+        index = self.index
+        total = len(self)
+        if not -total <= i < total:
+            raise IndexError(f"frame {i} of {total}")
+        i += total if i < 0 else 0
+        e = int(np.searchsorted(index.ends, i, side="right"))
+        row = int(index.first_row[e]) + i - int(index.ends[e] - index.frames[e])
+        return e, int(index.shard[e]), row
+
+    def frame(self, i: int) -> Frame:
+        """Reads and decodes one frame.
+
+        Args:
+            i: 0 to ``len(self) - 1`` in index order, or negative from the end.
+
+        Raises:
+            DataError: damaged.
+            IndexError: there is no such frame.
+        """
+        from wdsmix.shards.episodes import decode_picture, decoding
+
+        e, k, row = self.locate(i)
+        shard = self.shard(k)
+        members = shard.members(row)
+        images = {}
+        for slot, camera in self.manifest.cameras.items():
+            data = members.get(camera.member)
+            if data is not None:
+                with decoding(shard, row, slot):
+                    images[slot] = decode_picture(data, camera.kind)
+        index = self.index
+        return Frame(
+            row=i % len(self),
+            key=shard.key(row),
+            episode=int(index.episode[e]),
+            frame=int(shard.frame[row]),
+            timestamp=float(shard.timestamp[row]),
+            task=shard.tasks[int(shard.task[row])],
+            split=index.splits[int(index.split[e])],
+            images=images,
+            vectors={name: rows[row] for name, rows in shard.vectors.items() if shard.present[name][row]},
+            extras=_extras(shard, row, members.get("json")),
+        )
+
+    def episode(self, key: int | str) -> EpisodeData:
+        """Reads and decodes a whole episode.
+
+        Args:
+            key: Its number, or ``source_file/source_episode``, or ``source_episode`` alone where that is unique.
+
+        Raises:
+            ConfigError: there is none, or more than one.
+            DataError: damaged.
+        """
+        from wdsmix.shards.episodes import read_episode
+
+        return read_episode(self, self.index.find(key))
+
+    def episodes(self, split: str | None = None) -> EpisodeDataset:
+        """Whole episodes as a map-style dataset.
+
+        Args:
+            split: Only these; None: all.
+
+        Raises:
+            ConfigError: the set has no such split.
+        """
+        from wdsmix.shards.episodes import EpisodeDataset
+
+        return EpisodeDataset(self, split)
+
+    def close(self) -> None:
+        """Lets go of the shards; arrays handed out stay valid. Using the set again opens them again."""
+        with self._guard():
+            self._shards.clear()
+
+
+def _extras(shard: ShardFile, row: int, data: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
+    if data is None:
+        return {}
+    try:
+        value = json.loads(data.tobytes())
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DataError("not a JSON object", path=shard.path, where=f"sample {shard.key(row)}, json")
+    return {name: fact for name, fact in value.items() if name not in ("episode", "frame", "timestamp", "task")}
+
+
+def _read_manifest(folder: Path) -> tuple[Manifest, str]:
+    path = folder / "manifest.json"
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not folder.is_dir():
+            raise DataError("no such folder", path=folder) from error
+        raise DataError(
+            "not finished: no manifest.json",
+            path=folder,
+            hint="run the conversion again to complete it, or index tars made elsewhere with `wdsmix index`",
+        ) from error
+    except OSError as error:
+        raise DataError(f"can't be read: {error}", path=path) from error
+    try:
+        version = json.loads(data).get("format_version", FORMAT_VERSION)
+    except (ValueError, AttributeError, RecursionError):
+        version = FORMAT_VERSION
+    if version != FORMAT_VERSION:
+        raise DataError(
+            "unknown format version",
+            path=path,
+            expected=FORMAT_VERSION,
+            found=version,
+            hint="it was written by another release of wdsmix",
+        )
+    return read_model(Manifest, data, path), digest_of(data)
+
+
+def _span(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} to {names[-1]}"

@@ -1,0 +1,196 @@
+"""ShardFile: one shard of a set, mapped into memory; its frame table is checked before the tar is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from wdsmix.errors import DataError
+from wdsmix.manifest import FileEntry
+from wdsmix.shards.frames import map_file, read_frames
+from wdsmix.shards.tario import END, iter_members, split_name
+
+__all__ = ["EpisodeRows", "ShardFile"]
+
+UInt8Array = npt.NDArray[np.uint8]
+
+
+class EpisodeRows(NamedTuple):
+    """What the index says of a shard's episodes; arrays of one element each."""
+
+    first_row: npt.NDArray[np.int64]
+    frames: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+
+
+class ShardFile:
+    """One shard, N frames. All arrays are views of mapped files and can't be written to.
+
+    Attributes:
+        name: Such as ``train-00000``.
+        path: Its tar.
+        tar: uint8 [bytes of the tar].
+        offset: uint64 [N], first byte of the frame in the tar.
+        length: uint32 [N], bytes of the frame, headers and padding included.
+        crc32c: uint32 [N], over exactly those bytes.
+        episode: uint32 [N], episode number.
+        frame: uint32 [N], number of the frame within its episode.
+        timestamp: float64 [N], s.
+        task: uint32 [N], into ``tasks``.
+        tasks: Task strings of this shard.
+        vectors: Name -> float32 [N, D]; zeros where absent.
+        present: Name -> bool [N].
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        files: Mapping[str, FileEntry],
+        vectors: Mapping[str, int],
+        episodes: EpisodeRows | None = None,
+        *,
+        verify: bool = True,
+    ) -> None:
+        """Maps a shard.
+
+        Args:
+            folder: Folder of the set.
+            name: Name of the shard.
+            files: What the manifest says of the files of the set, by name.
+            vectors: Name -> width.
+            episodes: What the index says of it; None: not compared.
+            verify: Whether to check the crc32c of the frame table, which reads it once.
+
+        Raises:
+            DataError: a file is missing or damaged, or the three of manifest, index and frame table disagree.
+        """
+        self.name = name
+        self.path = Path(folder) / f"{name}.tar"
+        table_path = Path(folder) / f"{name}.frames.arrow"
+        for path in (self.path, table_path):
+            if path.name not in files:
+                raise DataError("the manifest does not list the file", path=path)
+        self.tar: UInt8Array = np.frombuffer(map_file(self.path, files[self.path.name]), np.uint8)
+        table = read_frames(table_path, files[table_path.name], vectors, verify=verify)
+        self.offset: npt.NDArray[np.uint64] = table.columns["offset"]
+        self.length: npt.NDArray[np.uint32] = table.columns["length"]
+        self.crc32c: npt.NDArray[np.uint32] = table.columns["crc32c"]
+        self.episode: npt.NDArray[np.uint32] = table.columns["episode"]
+        self.frame: npt.NDArray[np.uint32] = table.columns["frame"]
+        self.timestamp: npt.NDArray[np.float64] = table.columns["timestamp"]
+        self.task: npt.NDArray[np.uint32] = table.columns["task"]
+        self.tasks = table.tasks
+        self.vectors = table.vectors
+        self.present = table.present
+        self._check_places(table_path)
+        if episodes is not None:
+            self._check_episodes(table_path, episodes)
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def _check_places(self, path: Path) -> None:
+        """No frame may lie outside of the tar, whatever the table says."""
+        room = np.uint64(max(len(self.tar) - len(END), 0))
+        beyond = (self.offset > room) | (self.length > room - np.minimum(self.offset, room))
+        if beyond.any():
+            row = int(np.argmax(beyond))
+            raise DataError(
+                "a frame lies outside of the tar",
+                path=path,
+                where=f"row {row}",
+                expected=f"within {int(room)} bytes",
+                found=f"{self.length[row]} bytes at {self.offset[row]}",
+            )
+
+    def _check_episodes(self, path: Path, rows: EpisodeRows) -> None:
+        total = int(rows.frames.sum())
+        if total != len(self) or not np.array_equal(rows.first_row, np.cumsum(rows.frames) - rows.frames):
+            raise DataError("the index and the frame table differ in rows", path=path, expected=total, found=len(self))
+        if not total:
+            return
+        if int(rows.frames.min()) < 1:
+            raise DataError("the index has an episode without frames", path=path)
+        last = rows.first_row + rows.frames - 1
+        start = self.offset[rows.first_row].astype(np.int64)
+        stop = self.offset[last].astype(np.int64) + self.length[last].astype(np.int64)
+        wrong = (start != rows.offset) | (stop - start != rows.length)
+        if wrong.any():
+            k = int(np.argmax(wrong))
+            raise DataError(
+                "the index and the frame table differ in where an episode lies",
+                path=path,
+                where=f"row {int(rows.first_row[k])}",
+                expected=f"{int(rows.length[k])} bytes at {int(rows.offset[k])}",
+                found=f"{int(stop[k] - start[k])} bytes at {int(start[k])}",
+            )
+
+    def key(self, row: int) -> str:
+        """Sample key of a frame, as this project's writer names it."""
+        return f"{int(self.episode[row]):06d}_{int(self.frame[row]):06d}"
+
+    def raw(self, row: int, *, verify: bool = True) -> UInt8Array:
+        """Bytes of a frame in the tar.
+
+        Args:
+            row: 0 to N - 1.
+            verify: Whether to check its crc32c.
+
+        Raises:
+            DataError: the bytes are not those that were written.
+        """
+        start = int(self.offset[row])
+        data = self.tar[start : start + int(self.length[row])]
+        if verify:
+            found = google_crc32c.value(data)
+            if found != int(self.crc32c[row]):
+                raise DataError(
+                    "damaged frame: its checksum is wrong",
+                    path=self.path,
+                    where=self._place(row),
+                    expected=f"crc32c {int(self.crc32c[row]):08x}",
+                    found=f"{found:08x}",
+                    hint="the shard was changed or damaged after it was written: fetch or convert it again",
+                )
+        return data
+
+    def members(self, row: int, verify: bool = True) -> dict[str, UInt8Array]:
+        """Files of a frame: suffix (such as ``cam0.jpg``) -> uint8 view of its bytes, in the order of the tar.
+
+        Args:
+            row: 0 to N - 1.
+            verify: Whether to check the frame's crc32c first.
+
+        Raises:
+            DataError: damaged, or not the members of one sample.
+        """
+        data = self.raw(row, verify=verify)
+        found: dict[str, UInt8Array] = {}
+        sample: str | None = None
+        try:
+            for member in iter_members(data, checksums=not verify):
+                key, suffix = split_name(member.name)
+                if sample is None:
+                    sample = key
+                if key != sample or suffix in found:
+                    raise DataError("not the members of one sample", expected=sample, found=member.name)
+                found[suffix] = data[member.data : member.data + member.size]
+        except DataError as error:
+            error.path = str(self.path)
+            error.where = f"{self._place(row)}, {error.where}" if error.where else self._place(row)
+            raise
+        return found
+
+    def _place(self, row: int) -> str:
+        return f"offset {int(self.offset[row])}, sample {self.key(row)}"
+
+    def state(self, name: str, row: int) -> Any:
+        """Vector ``name`` of a frame, float32 [D], or None where it lacks it."""
+        return self.vectors[name][row] if self.present[name][row] else None
