@@ -44,10 +44,11 @@ def iter_samples(buffer: Any, *, path: str | Path) -> Iterator[Sample]:
             stock readers lower it), or a key comes back after another one. Names tar and offset.
     """
     current: Sample | None = None
+    previous = ""
     seen: dict[str, int] = {}
     lowered: set[str] = set()
     for member in iter_members(buffer, path=path, expect_end=True):
-        key, suffix = split_name(member.name.removeprefix("./"))
+        name, suffix = split_name(member.name)
         where = f"byte {member.start}"
         if not suffix:
             raise DataError(
@@ -57,10 +58,11 @@ def iter_samples(buffer: Any, *, path: str | Path) -> Iterator[Sample]:
                 expected="KEY.SUFFIX",
                 found=repr(member.name),
             )
-        if current is None or key != current.key:
-            if key in seen:
+        key = name.removeprefix("./")
+        if current is None or name != previous:
+            if name in seen:
                 raise DataError(
-                    f"key {key} comes back after other samples (it was at byte {seen[key]})",
+                    f"key {key} comes back after other samples (it was at byte {seen[name]})",
                     path=path,
                     where=where,
                     hint="the members of a sample must follow each other: sort the files by name before packing them",
@@ -68,7 +70,8 @@ def iter_samples(buffer: Any, *, path: str | Path) -> Iterator[Sample]:
             if current is not None:
                 yield current
             current = Sample(key, member.start, member.end)
-            seen[key] = member.start
+            seen[name] = member.start
+            previous = name
             lowered = set()
         if suffix.lower() in lowered:
             raise DataError(f"suffix {suffix} occurs twice in sample {key}", path=path, where=where)

@@ -212,7 +212,7 @@ class _TarCheck:
         if table is None:
             return {}
         self.faults.saw("members")
-        split = [split_name(member.name.removeprefix("./") if self.adopted else member.name) for member in members]
+        split = [split_name(member.name) for member in members]
         suffixes = [suffix for _, suffix in split]
         keys = {key for key, _ in split}
         wanted_key = f"{table.columns['episode'][row]:06d}_{table.columns['frame'][row]:06d}"
