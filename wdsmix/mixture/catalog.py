@@ -139,17 +139,17 @@ def _open(place: int, config: MixtureConfig) -> OpenSource:
         error.where = f"{where}: {error.where}" if error.where else where
         raise
     index, manifest = opened.index, opened.manifest
-    if source.split not in opened.splits:
+    if source.split not in index.splits:
         raise ConfigError(
             f"the set has no split {source.split!r}",
             where=f"{where}: split",
-            expected=f"one of {', '.join(opened.splits)}",
+            expected=f"one of {', '.join(index.splits)}",
             found=source.split,
             hint=f"its folder is {folder}",
         )
-    in_split = np.asarray(index.split) == opened.splits.index(source.split)
+    in_split = np.asarray(index.split) == index.splits.index(source.split)
     if shards is not None and not in_split.all():
-        others = sorted({opened.splits[code] for code in np.unique(index.split[~in_split])})
+        others = sorted({index.splits[code] for code in np.unique(index.split[~in_split])})
         raise ConfigError(
             "the pattern names shards of another split",
             where=f"{where}: shards",
