@@ -69,18 +69,30 @@ class EpisodeIndex:
         splits: Names of the splits that occur, in order of first occurrence.
     """
 
-    def __init__(self, path: Path, data: pa.Buffer, shards: Sequence[str], chosen: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        data: pa.Buffer,
+        shards: Sequence[str],
+        chosen: Sequence[str] | None = None,
+        episodes: int | None = None,
+    ) -> None:
         self._path = path
         self._data = data
         self._texts: dict[str, Any] = {}
         try:
-            self._read(shards, chosen)
+            self._read(shards, chosen, episodes)
         except ARROW_ERRORS as error:
             raise DataError(f"not a readable episode index: {error}", path=path) from error
 
     @classmethod
     def open(
-        cls, path: Path, entry: FileEntry, shards: Sequence[str], chosen: Sequence[str] | None = None
+        cls,
+        path: Path,
+        entry: FileEntry,
+        shards: Sequence[str],
+        chosen: Sequence[str] | None = None,
+        episodes: int | None = None,
     ) -> EpisodeIndex:
         """Reads the index of a set.
 
@@ -89,18 +101,19 @@ class EpisodeIndex:
             entry: What the manifest says of it.
             shards: The manifest's shards.
             chosen: Shards to keep; None: all.
+            episodes: How many the manifest counts; None: not compared.
 
         Raises:
             DataError: missing, damaged, or not what the contract says.
         """
         data = map_file(path, entry)
         check_crc(path, data, entry)
-        return cls(path, data, shards, chosen)
+        return cls(path, data, shards, chosen, episodes)
 
     def __len__(self) -> int:
         return len(self.episode)
 
-    def _read(self, shards: Sequence[str], chosen: Sequence[str] | None) -> None:
+    def _read(self, shards: Sequence[str], chosen: Sequence[str] | None, episodes: int | None) -> None:
         found = pq.read_schema(pa.BufferReader(self._data))
         if not found.equals(INDEX_SCHEMA, check_metadata=False):
             raise DataError(
@@ -109,7 +122,15 @@ class EpisodeIndex:
                 expected=", ".join(f"{f.name} {f.type}" for f in INDEX_SCHEMA),
                 found=", ".join(f"{f.name} {f.type}" for f in found),
             )
-        table = self._file().read(columns=[*_NUMBERS, "shard", "split"], use_threads=False).combine_chunks()
+        file = self._file()
+        if episodes is not None and file.metadata.num_rows != episodes:
+            raise DataError(
+                "not as many episodes as the manifest says",
+                path=self._path,
+                expected=episodes,
+                found=file.metadata.num_rows,
+            )
+        table = file.read(columns=[*_NUMBERS, "shard", "split"], use_threads=False).combine_chunks()
         table.validate(full=True)
         if any(column.null_count for column in table.columns):
             raise DataError("a column holds nulls", path=self._path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -190,7 +190,3 @@ class ShardFile:
 
     def _place(self, row: int) -> str:
         return f"offset {int(self.offset[row])}, sample {self.key(row)}"
-
-    def state(self, name: str, row: int) -> Any:
-        """Vector ``name`` of a frame, float32 [D], or None where it lacks it."""
-        return self.vectors[name][row] if self.present[name][row] else None

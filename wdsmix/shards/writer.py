@@ -7,31 +7,31 @@ last, so that a tar under its final name is always complete. The bytes depend on
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from wdsmix.errors import DataError
+from wdsmix.errors import ConfigError, DataError
 from wdsmix.manifest import Dropped, FileEntry
+from wdsmix.shards.content import EpisodeBlock, FrameTexts, Picture, PictureCount
 from wdsmix.shards.files import PARTIAL, file_entry, fsync_file, fsync_folder
 from wdsmix.shards.frames import write_frames
-from wdsmix.shards.receipt import CameraCount, EpisodeRow, ShardReceipt
+from wdsmix.shards.receipt import EpisodeRow, ShardReceipt
 from wdsmix.shards.tario import END, padding, ustar_header
-from wdsmix.stats import FieldAccumulator, check_finite
+from wdsmix.stats import FieldAccumulator
 
 __all__ = ["Picture", "ShardReceipt", "ShardWriter", "member_order", "npy_header"]
 
 _FIRST = ("state", "action", "reward", "done")
-_RESERVED = frozenset({"episode", "frame", "timestamp", "task"})
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_MEMBER = re.compile(r"[a-z0-9_][a-z0-9_-]*(\.[a-z0-9_-]+)*")
 _MAX_FRAME = 2**32 - 1
 _COLUMNS: dict[str, npt.DTypeLike] = {
     "offset": np.uint64,
@@ -40,17 +40,6 @@ _COLUMNS: dict[str, npt.DTypeLike] = {
     "timestamp": np.float64,
     "task": np.uint32,
 }
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-
-
-class Picture(NamedTuple):
-    """Encoded bytes of one picture, and what the manifest counts about it."""
-
-    data: bytes
-    size: tuple[int, int] | None = None
-    """(width, height); None: read from its header."""
-    passthrough: bool = False
-    """Whether these are the source's own bytes."""
 
 
 def member_order(vectors: Iterable[str]) -> list[str]:
@@ -77,11 +66,15 @@ class ShardWriter:
         vectors: Every vector of the set: name -> width.
         cameras: Every camera slot of the set: slot -> suffix of its members, such as ``cam0.jpg``.
         split: Split of the shard; ``train`` ones gather statistics.
+
+    Raises:
+        ConfigError: a name can't be a suffix of a member, or two members of a frame would have the same name.
     """
 
     def __init__(
         self, folder: Path, shard: str, *, vectors: Mapping[str, int], cameras: Mapping[str, str], split: str
     ) -> None:
+        _check_names(vectors, cameras)
         self.folder = Path(folder)
         self.shard = shard
         self.split = split
@@ -95,10 +88,10 @@ class ShardWriter:
         self._sha = hashlib.sha256()
         self._crc = 0
         self._tasks: dict[str, int] = {}
-        self._blocks: list[_Block] = []
+        self._blocks: list[EpisodeBlock] = []
         self._rows = 0
         self._episodes: list[EpisodeRow] = []
-        self._counts = {slot: _Count() for slot in self._cameras}
+        self._counts = {slot: PictureCount() for slot in self._cameras}
         self._stats = {name: FieldAccumulator(width) for name, width in self._widths.items()}
         self._open = True
 
@@ -153,11 +146,12 @@ class ShardWriter:
             raise ValueError(f"shard {self.shard} is closed")
         if self._episodes and episode <= self._episodes[-1].episode:
             raise ValueError(f"episode {episode} after {self._episodes[-1].episode}: numbers must ascend")
-        block = _Block.checked(episode, timestamps, vectors, self._widths, tasks, task_index)
-        texts = _Texts(extras or {}, frame_extras or {}, len(block))
+        block = EpisodeBlock.checked(episode, timestamps, vectors, self._widths, tasks, task_index)
+        _check_text(*tasks, source_file, source_episode)
+        texts = FrameTexts(extras or {}, frame_extras or {}, len(block))
         parts = {name: FieldAccumulator.of(rows) for name, rows in block.vectors.items()}
         start, sha, crc = self._offset, self._sha.copy(), self._crc
-        counts = {slot: _Count() for slot in self._cameras}
+        counts = {slot: PictureCount() for slot in self._cameras}
         try:
             self._write_frames(block, iter(frames), texts, list(tasks), counts)
         except BaseException:
@@ -166,7 +160,9 @@ class ShardWriter:
             self._offset, self._sha, self._crc = start, sha, crc
             raise
         used = list(dict.fromkeys(block.task.tolist()))
-        table = np.array([self._tasks.setdefault(task, len(self._tasks)) for task in tasks], dtype=np.uint32)
+        numbers = np.zeros(len(tasks), dtype=np.uint32)
+        for number in used:
+            numbers[number] = self._tasks.setdefault(tasks[number], len(self._tasks))
         self._episodes.append(
             EpisodeRow(
                 episode=episode,
@@ -183,7 +179,7 @@ class ShardWriter:
                 extras=texts.episode,
             )
         )
-        block.task = table[block.task]
+        block.task = numbers[block.task]
         self._blocks.append(block)
         self._rows += len(block)
         for slot, count in counts.items():
@@ -193,11 +189,11 @@ class ShardWriter:
 
     def _write_frames(
         self,
-        block: _Block,
+        block: EpisodeBlock,
         frames: Iterator[Mapping[str, bytes | Picture]],
-        texts: _Texts,
+        texts: FrameTexts,
         tasks: list[str],
-        counts: dict[str, _Count],
+        counts: dict[str, PictureCount],
     ) -> None:
         rows = [
             (f".{name}.npy", self._heads[name], block.vectors[name].tobytes(), 4 * self._widths[name])
@@ -316,157 +312,28 @@ class ShardWriter:
         write_frames(_partial(self._frames_path), columns, vectors, present, list(self._tasks))
 
 
-class _Block:
-    """Rows of one episode."""
-
-    __slots__ = ("crc32c", "episode", "length", "offset", "task", "timestamp", "vectors")
-
-    def __init__(
-        self,
-        episode: int,
-        timestamp: npt.NDArray[np.float64],
-        task: npt.NDArray[np.uint32],
-        vectors: dict[str, npt.NDArray[np.float32]],
-    ) -> None:
-        self.episode = episode
-        self.timestamp = timestamp
-        self.task = task
-        self.vectors = vectors
-        self.offset = np.zeros(len(timestamp), dtype=np.uint64)
-        self.length = np.zeros(len(timestamp), dtype=np.uint32)
-        self.crc32c = np.zeros(len(timestamp), dtype=np.uint32)
-
-    def __len__(self) -> int:
-        return len(self.timestamp)
-
-    @classmethod
-    def checked(
-        cls,
-        episode: int,
-        timestamps: npt.NDArray[np.float64],
-        vectors: Mapping[str, npt.NDArray[np.float32]],
-        widths: Mapping[str, int],
-        tasks: Sequence[str],
-        task_index: npt.NDArray[np.int32] | None,
-    ) -> _Block:
-        times = np.array(timestamps, dtype=np.float64)
-        if times.ndim != 1 or not len(times):
-            raise DataError("an episode needs one timestamp a frame", found=f"shape {list(times.shape)}")
-        if not np.isfinite(times).all():
-            raise DataError("a timestamp is not finite", where=f"frame {int(np.argmin(np.isfinite(times)))}")
-        kept = {}
-        for name, rows in vectors.items():
-            if name not in widths:
-                raise DataError(
-                    "a vector that the set does not have", where=name, expected=f"some of {', '.join(widths)}"
-                )
-            if rows.dtype != np.float32 or rows.shape != (len(times), widths[name]):
-                raise DataError(
-                    "a vector of the wrong shape",
-                    where=name,
-                    expected=f"float32 {[len(times), widths[name]]}",
-                    found=f"{rows.dtype} {list(rows.shape)}",
-                )
-            try:
-                check_finite(rows)
-            except DataError as error:
-                error.where = f"{name}, {error.where}"
-                raise
-            kept[name] = np.array(rows, order="C", copy=True)
-        if task_index is None:
-            chosen = np.zeros(len(times), dtype=np.int64)
-        else:
-            chosen = np.asarray(task_index, dtype=np.int64)
-        if chosen.shape != times.shape or not tasks or chosen.min() < 0 or chosen.max() >= len(tasks):
-            raise DataError(
-                "task numbers outside of the tasks",
-                expected=f"{len(times)} numbers below {len(tasks)}",
-                found=f"{list(chosen.shape)} numbers from {chosen.min(initial=0)} to {chosen.max(initial=0)}",
+def _check_names(vectors: Mapping[str, int], cameras: Mapping[str, str]) -> None:
+    for name, width in vectors.items():
+        if not _NAME.fullmatch(name) or width < 1:
+            raise ConfigError(
+                "not a vector that a shard can hold",
+                where=name,
+                expected="letters, digits, _ and -, and a width of 1 or more",
+                found=f"{name!r}, width {width}",
             )
-        return cls(episode, times, chosen.astype(np.uint32), kept)
+    # webdataset lowers the case of suffixes: what differs by case alone would collide in its samples
+    members = [f"{name}.npy".lower() for name in vectors] + [member.lower() for member in cameras.values()] + ["json"]
+    for member in members:
+        if not _MEMBER.fullmatch(member) or members.count(member) > 1:
+            raise ConfigError("a member's name is not usable, or used twice", where=member, found=", ".join(members))
 
 
-class _Texts:
-    """The JSON members of one episode."""
-
-    def __init__(self, extras: Mapping[str, object], frame_extras: Mapping[str, Sequence[object]], frames: int) -> None:
-        taken = _RESERVED.intersection(extras) | _RESERVED.intersection(frame_extras)
-        if taken:
-            raise DataError("a fact can't have the name of a field of every frame", found=", ".join(sorted(taken)))
-        for name, values in frame_extras.items():
-            if len(values) != frames:
-                raise DataError("not one value a frame", where=name, expected=frames, found=len(values))
-        self._base = {name: value for name, value in extras.items() if not _empty(value)}
-        self._columns = dict(frame_extras)
-        self.episode = self._text(dict(extras), "the episode")
-
-    def of(self, episode: int, frame: int, timestamp: float, task: str) -> bytes:
-        fields = {**self._base, "episode": episode, "frame": frame, "timestamp": timestamp, "task": task}
-        for name, values in self._columns.items():
-            fields[name] = values[frame]
-        return self._text(fields, f"frame {frame}").encode()
-
-    @staticmethod
-    def _text(fields: dict[str, Any], where: str) -> str:
+def _check_text(*texts: str) -> None:
+    for text in texts:
         try:
-            text = _encode(fields)
             text.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise DataError(f"a fact is not JSON: {error}", where=where) from error
-        return text
-
-
-class _Count:
-    """What one camera slot has had."""
-
-    __slots__ = ("frames", "passthrough", "sizes")
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.passthrough = 0
-        self.sizes: set[tuple[int, int]] = set()
-
-    def see(self, picture: bytes | Picture, slot: str, frame: int) -> None:
-        picture = picture if isinstance(picture, Picture) else Picture(picture)
-        if not picture.data:
-            _refuse("an empty picture", slot, frame)
-        size = picture.size
-        if size is None:
-            size = _size_of(picture.data)
-        self.frames += 1
-        self.passthrough += picture.passthrough
-        self.sizes.add(size)
-
-    def add(self, other: _Count) -> None:
-        self.frames += other.frames
-        self.passthrough += other.passthrough
-        self.sizes |= other.sizes
-
-    def model(self) -> CameraCount:
-        return CameraCount(frames=self.frames, sizes=sorted(self.sizes), passthrough=self.passthrough)
-
-
-def _size_of(data: bytes) -> tuple[int, int]:
-    from PIL import Image as PilImage
-
-    from wdsmix.imaging import jpeg_size, sniff
-
-    if sniff(data) == "jpeg":
-        width, height, *_ = jpeg_size(data)
-        return width, height
-    try:
-        with PilImage.open(io.BytesIO(data)) as picture:
-            return picture.size
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError("not a picture", found=data[:8].hex(" ")) from error
-
-
-def _refuse(message: str, slot: str, frame: int) -> NoReturn:
-    raise DataError(message, where=f"{slot}, frame {frame}")
-
-
-def _empty(value: object) -> bool:
-    return value is None or (isinstance(value, (str, list, tuple, dict)) and not value)
+        except UnicodeEncodeError as error:
+            raise DataError("a text is not valid Unicode", found=ascii(text)) from error
 
 
 def _natural(slot: str) -> list[tuple[int, str]]:
