@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class EpisodeIndex:
         path: Path,
         data: pa.Buffer,
         shards: Sequence[str],
-        chosen: Sequence[str] | None = None,
+        chosen: Set[str] | None = None,
         episodes: int | None = None,
     ) -> None:
         self._path = path
@@ -91,7 +91,7 @@ class EpisodeIndex:
         path: Path,
         entry: FileEntry,
         shards: Sequence[str],
-        chosen: Sequence[str] | None = None,
+        chosen: Set[str] | None = None,
         episodes: int | None = None,
     ) -> EpisodeIndex:
         """Reads the index of a set.
@@ -113,7 +113,7 @@ class EpisodeIndex:
     def __len__(self) -> int:
         return len(self.episode)
 
-    def _read(self, shards: Sequence[str], chosen: Sequence[str] | None, episodes: int | None) -> None:
+    def _read(self, shards: Sequence[str], chosen: Set[str] | None, episodes: int | None) -> None:
         found = pq.read_schema(pa.BufferReader(self._data))
         if not found.equals(INDEX_SCHEMA, check_metadata=False):
             raise DataError(
@@ -135,7 +135,7 @@ class EpisodeIndex:
         if any(column.null_count for column in table.columns):
             raise DataError("a column holds nulls", path=self._path)
         shard, used = _codes(table["shard"], list(shards))
-        beyond = [name for name in used if name not in set(shards)]
+        beyond = sorted(set(used).difference(shards))
         if beyond:
             raise DataError("a shard that the manifest does not list", path=self._path, found=beyond[0])
         split, self.splits = _codes(table["split"], None)
@@ -144,7 +144,7 @@ class EpisodeIndex:
         numbers = {name: table[name].to_numpy().astype(np.int64) for name in _NUMBERS}
         self._rows: Int64Array | None = None
         if chosen is not None:
-            keep = np.isin(shard, [list(shards).index(name) for name in chosen])
+            keep = np.isin(shard, [k for k, name in enumerate(shards) if name in chosen])
             self._rows = np.flatnonzero(keep)
             shard, split = shard[keep], split[keep]
             numbers = {name: column[keep] for name, column in numbers.items()}

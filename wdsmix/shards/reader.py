@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from braceexpand import UnbalancedBracesError, braceexpand
 
 from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.manifest import FORMAT_VERSION, FileEntry, Manifest, Stats, digest_of, read_model
@@ -68,17 +69,19 @@ class ShardSet:
     set that changed meanwhile.
 
     Args:
-        path: Folder of the set.
-        shards: Names of shards to look at, in any order; None: all. Rows, episodes and ``len`` count only these.
+        path: Folder of the set, or a brace pattern of its tars such as ``sets/lift/train-{00000..00003}.tar``.
+        shards: Names of shards to look at, in any order; None: all, or those of the pattern. Rows, episodes and
+            ``len`` count only these.
 
     Raises:
         DataError: not a finished set, or damaged.
-        ConfigError: a shard that the set does not have.
+        ConfigError: a shard that the set does not have, or not a pattern of one folder's tars.
     """
 
     def __init__(self, path: str | Path, *, shards: Sequence[str] | None = None) -> None:
-        self.path = Path(path)
-        self._chosen = None if shards is None else tuple(dict.fromkeys(shards))
+        self.path, pattern = _locate(path)
+        names = pattern if shards is None else shards
+        self._chosen = None if names is None else frozenset(names)
         self._digest: str | None = None
         self._reset()
         self._load()
@@ -94,7 +97,7 @@ class ShardSet:
         self._shards: OrderedDict[int, ShardFile] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "chosen": self._chosen, "digest": self._digest}
+        return {"path": self.path.absolute(), "chosen": self._chosen, "digest": self._digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path, self._chosen, self._digest = state["path"], state["chosen"], state["digest"]
@@ -123,8 +126,8 @@ class ShardSet:
 
     def _guard(self) -> threading.RLock:
         if os.getpid() != self._pid:  # forked: another thread of the parent may have held the lock
+            self._lock = threading.RLock()  # before the pid: whoever sees the new pid must see the new lock
             self._pid = os.getpid()
-            self._lock = threading.RLock()
         return self._lock
 
     def _load(self) -> tuple[Manifest, EpisodeIndex]:
@@ -144,7 +147,9 @@ class ShardSet:
                 for name in ("index.parquet", "stats.json"):
                     if name not in files:
                         raise DataError("the manifest does not list the file", path=self.path / name)
-                unknown = [name for name in self._chosen or () if name not in set(manifest.shards)]
+                if len(set(manifest.shards)) != len(manifest.shards) or len(files) != len(manifest.files):
+                    raise DataError("the manifest lists a name twice", path=self.path / "manifest.json")
+                unknown = sorted((self._chosen or frozenset()).difference(manifest.shards))
                 if unknown:
                     raise ConfigError(
                         "the set has no such shard",
@@ -359,9 +364,12 @@ def _read_manifest(folder: Path) -> tuple[Manifest, str]:
     except OSError as error:
         raise DataError(f"can't be read: {error}", path=path) from error
     try:
-        version = json.loads(data).get("format_version", FORMAT_VERSION)
-    except (ValueError, AttributeError, RecursionError):
-        version = FORMAT_VERSION
+        manifest = read_model(Manifest, data, path)
+        version: object = manifest.format_version
+    except DataError:
+        version = _version(data)
+        if version == FORMAT_VERSION:
+            raise
     if version != FORMAT_VERSION:
         raise DataError(
             "unknown format version",
@@ -370,7 +378,34 @@ def _read_manifest(folder: Path) -> tuple[Manifest, str]:
             found=version,
             hint="it was written by another release of wdsmix",
         )
-    return read_model(Manifest, data, path), digest_of(data)
+    return manifest, digest_of(data)
+
+
+def _version(data: bytes) -> object:
+    try:
+        return json.loads(data)["format_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return FORMAT_VERSION
+
+
+def _locate(path: str | Path) -> tuple[Path, list[str] | None]:
+    """Folder of a set, and the shards that a pattern names (None: all)."""
+    text = str(path)
+    if "://" in text:
+        raise ConfigError("only sets on disk can be opened", where=text, hint="fetch it to a folder first")
+    if Path(path).is_dir() or not ("{" in text or text.endswith(".tar")):
+        return Path(path), None
+    try:
+        tars = [Path(part) for part in braceexpand(text)]
+    except UnbalancedBracesError as error:
+        raise ConfigError("unbalanced braces", where=text) from error
+    wrong = [tar for tar in tars if tar.suffix != ".tar"]
+    if wrong:
+        raise ConfigError("a pattern names tars", where=text, expected="names that end in .tar", found=wrong[0].name)
+    folders = sorted({str(tar.parent) for tar in tars})
+    if len(folders) > 1:
+        raise ConfigError("a pattern stays within one set", where=text, found=f"{folders[0]} and {folders[1]}")
+    return Path(folders[0]), [tar.stem for tar in tars]
 
 
 def _span(names: Sequence[str]) -> str:
