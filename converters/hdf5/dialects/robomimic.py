@@ -1,0 +1,239 @@
+"""robomimic, mimicgen and robocasa: demonstrations with an ``obs`` group each.
+
+::
+
+    data                      attributes env_args (JSON), total (unreliable: ignored)
+    └─ demo_0                 attributes num_samples, ep_meta (robocasa: JSON with "lang")
+       ├─ actions (T, A), rewards (T,), dones (T,)
+       └─ obs/<key> (T, ...)  cameras <cam>_image (T, H, W, 3) uint8, upright RGB
+    mask/<filter>             names of demonstrations: the published split
+
+Actions of an operational-space controller are deltas of position, then rotation (axis-angle), then the gripper.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import h5py
+import numpy as np
+from wdsmix.converters.hdf5.faults import Hdf5Error
+from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, FileFacts, Part, find_parts, name_fault
+from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.safe import Tree, join
+from wdsmix.converters.hdf5.strings import attribute, clean_text, json_object, natural_key, number, text
+
+from wdsmix.episode import DimensionKind
+
+__all__ = ["DIALECTS", "controller_kinds", "demo_groups"]
+
+_FPS = 20.0
+_STATE = ("eef_pos", "eef_quat", "gripper_qpos")
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "val", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing", "eval"), "test"),
+}
+
+
+def demo_groups(tree: Tree, options: Hdf5Options) -> list[str]:
+    """The groups of ``/data``, in natural order."""
+    return [join("data", name) for name in tree.child_groups("/data")]
+
+
+def _matches(tree: Tree, episode: str) -> bool:
+    return (
+        episode.startswith("/data/")
+        and tree.dataset(join(episode, "actions")) is not None
+        and tree.group(join(episode, "obs")) is not None
+    )
+
+
+def _controllers(config: object, robots: int) -> list[Mapping[str, object]]:
+    """The arm controllers in an environment's arguments, one a robot or arm, in either spelling of robosuite."""
+    if isinstance(config, list):
+        return [entry for entry in config if isinstance(entry, dict)]
+    if not isinstance(config, dict):
+        return []
+    body = config.get("body_parts")
+    if isinstance(body, dict):
+        arms = body.get("arms") if isinstance(body.get("arms"), dict) else body
+        return [arms[side] for side in ("right", "left") if isinstance(arms.get(side), dict)]
+    return [config] * robots
+
+
+def controller_kinds(env: Mapping[str, object], width: int) -> tuple[DimensionKind, ...]:
+    """What the dimensions of the action mean; empty where the controller does not tell.
+
+    Args:
+        env: ``env_kwargs`` of the environment's arguments.
+        width: Dimensions of the action.
+    """
+    named = env.get("robots")
+    robots = len(named) if isinstance(named, list) else 1
+    kinds: list[DimensionKind] = []
+    for control in _controllers(env.get("controller_configs"), max(1, robots)):
+        kind = control.get("type")
+        spaces = {"OSC_POSE": 6, "OSC_POSITION": 3}
+        if kind not in spaces:
+            return ()
+        delta = control.get("input_type", "delta") == "delta" and control.get("control_delta", True) is not False
+        moves: list[DimensionKind] = ["delta"] * 3 + ["delta_rotation"] * (spaces[str(kind)] - 3)
+        kinds += moves if delta else ["absolute"] * len(moves)
+        kinds.append("absolute")
+    return tuple(kinds) if len(kinds) == width else ()
+
+
+def _splits(tree: Tree, options: Hdf5Options) -> tuple[dict[str, str], frozenset[str] | None, list[str]]:
+    """Split of each demonstration, the ones ``--mask`` selects, and warnings."""
+    splits: dict[str, str] = {}
+    warnings: list[str] = []
+    demos = set(tree.children("/data"))
+    selected: frozenset[str] | None = None
+    for name in tree.children("/mask"):
+        dataset = tree.dataset(join("mask", name))
+        if dataset is None or not dataset.shape or dataset.dtype.kind not in "SO":
+            continue
+        if dataset.size > tree.budget.children:
+            raise Hdf5Error(
+                "refused: too many names in a mask", path=str(tree.path), where=f"/mask/{name}", check="safe"
+            )
+        if dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
+            continue
+        members = [text(value)[0] or "" for value in np.asarray(dataset[()]).reshape(-1).tolist()]
+        if name == options.mask:
+            selected = frozenset(members)
+        split = _SPLITS.get(name.lower())
+        if split is None:
+            continue
+        absent = sorted(set(members) - demos, key=natural_key)
+        if absent:
+            shown = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
+            warnings.append(f"mask/{name} names {len(absent)} demonstrations that the file lacks: {shown}")
+        for member in members:
+            if splits.get(member, split) != split:
+                warnings.append(f"{member} is in the masks of two splits; taken for {max(splits[member], split)!r}")
+                split_of = max(splits[member], split, key=["train", "val", "test"].index)
+            else:
+                split_of = split
+            splits[member] = split_of
+    if options.mask and selected is None:
+        there = ", ".join(tree.children("/mask")) or "none"
+        raise Hdf5Error(
+            "no such filter key", path=str(tree.path), where="--mask", expected=f"one of: {there}", found=options.mask
+        )
+    return splits, selected, warnings
+
+
+def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
+    data = tree.group("/data")
+    found, wrong = json_object(attribute(data, "env_args") if data is not None else None)
+    kwargs = found.get("env_kwargs")
+    env: dict[str, object] = kwargs if isinstance(kwargs, dict) else {}
+    splits, selected, warnings = _splits(tree, options)
+    if wrong:
+        warnings.append(f"attribute env_args of /data is {wrong}; rate and kind of the actions are not known from it")
+    total = number(attribute(data, "total")) if data is not None else None
+    fps, origin = options.fps, "--fps"
+    if not fps:
+        rate = number(env.get("control_freq"))
+        fps, origin = (rate, "file") if rate and rate > 0 else (_FPS, "default")
+        if origin == "default":
+            warnings.append(f"no control_freq in env_args: {_FPS:g} frames/s assumed; give --fps to set it")
+    groups = demo_groups(tree, options)
+    width, rows = 0, 0
+    for group in groups:
+        actions = _shape(tree, join(group, "actions"))
+        rows += actions[0] if actions else 0
+        width = width or (actions[1] if actions and len(actions) == 2 else 0)
+    if total is not None and total != rows:
+        warnings.append(f"attribute total of /data says {total:g} rows, the demonstrations hold {rows}; ignored")
+    kinds = controller_kinds(env, width)
+    robots = env.get("robots")
+    return FileFacts(
+        fps=fps,
+        fps_from=origin,
+        kinds={"action": kinds} if kinds else {},
+        splits=splits,
+        selected=selected,
+        task=clean_text(str(found.get("env_name", "") or "")),
+        embodiment="_".join(map(str, robots)).lower() if isinstance(robots, list) else "",
+        warnings=warnings,
+        details={"env_name": str(found.get("env_name", "") or "")},
+    )
+
+
+def _shape(tree: Tree, path: str) -> tuple[int, ...] | None:
+    try:
+        dataset = tree.dataset(path)
+    except Hdf5Error:
+        return None
+    return None if dataset is None else dataset.shape
+
+
+def _default_state(tree: Tree, group: str) -> list[str]:
+    names = tree.children(join(group, "obs"))
+    robots = sorted({found[0] for name in names if (found := re.match(r"robot\d+", name))}, key=natural_key)
+    keys = [f"{robot}_{key}" for robot in robots for key in _STATE if f"{robot}_{key}" in names]
+    if not keys:
+        raise Hdf5Error(
+            "none of the default state keys",
+            path=str(tree.path),
+            where=join(group, "obs"),
+            expected=", ".join(f"robot0_{key}" for key in _STATE),
+            found=", ".join(names[:30]) or "nothing",
+            hint="name the keys of the state with --state KEY,KEY",
+        )
+    return keys
+
+
+def _cameras(tree: Tree, group: str, options: Hdf5Options) -> dict[str, CameraPart]:
+    found = {}
+    for name in tree.children(join(group, "obs")):
+        path = join(group, "obs", name)
+        wanted = name in options.cameras.values()
+        if not wanted and (not name.endswith(("_image", "_rgb")) or "depth" in name or name_fault(name)):
+            continue
+        if tree.dataset(path) is not None:
+            found[name] = CameraPart(path=path, order=options.jpeg_order or "rgb", flip=options.image_flip or "none")
+    return found
+
+
+def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
+    owner = tree.group(group)
+    meta, wrong = json_object(attribute(owner, "ep_meta") if owner is not None else None)
+    language, doubtful = text(meta.get("lang"))
+    optional = {
+        name: Part(path=join(group, key), name=name)
+        for name, key in (("reward", "rewards"), ("done", "dones"))
+        if tree.dataset(join(group, key)) is not None
+    }
+    warnings = [f"attribute ep_meta of a demonstration is {wrong}"] if wrong else []
+    if doubtful:
+        warnings.append("an instruction in ep_meta is of unknown encoding")
+    return EpisodeLayout(
+        state=find_parts(tree, group, options.state or _default_state(tree, group), ("obs", ""), what="state"),
+        action=find_parts(tree, group, options.action or ("actions",), ("", "obs"), what="action"),
+        optional=optional,
+        cameras=_cameras(tree, group, options),
+        task=language or options.instruction or facts.task,
+        warnings=warnings,
+    )
+
+
+DIALECTS = [
+    Dialect(
+        name="robomimic",
+        rank=40,
+        summary="robomimic, mimicgen, robocasa: data/<demo>/{actions, obs/<key>}, mask/<filter>",
+        matches=_matches,
+        groups=demo_groups,
+        facts=_facts,
+        layout=_layout,
+        state="robot<i>_eef_pos, robot<i>_eef_quat, robot<i>_gripper_qpos (of obs)",
+        action="actions",
+        cameras="obs/*_image",
+        rate="control_freq of env_args, else 20 with a warning",
+    )
+]

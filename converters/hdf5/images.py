@@ -1,0 +1,325 @@
+"""Pictures: every way a camera is stored in HDF5, read lazily, in bounded blocks.
+
+==========  =============================  =====================================================
+storage     dataset                        a picture is
+==========  =============================  =====================================================
+``vlen``    (T,) of variable-length bytes  one element
+``bytes``   (T,) ``S<L>`` or ``V<L>``,     one row: encoded and padded with zeros, or raw pixels
+            or (T, L) of 8-bit integers
+``raw``     (T, H, W, 1|3|4), (T, 3, H,    one row
+            W), (T, H, W)
+``group``   a group of one dataset each    one dataset, in natural order of the names
+==========  =============================  =====================================================
+
+A camera may mix encoded and raw rows: a row whose bytes are as many as the other pictures' pixels is raw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
+from wdsmix.converters.hdf5.safe import Tree, join
+from wdsmix.converters.hdf5.sizes import encoded_size, raw_size, sniff, strip_padding
+
+from wdsmix.episode import Image
+
+__all__ = ["Hdf5Images", "Storage", "survey"]
+
+_BLOCK_BYTES = 32 << 20
+_CHUNK_ROW_BYTES = 256 << 20
+_VLEN_ROWS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Storage:
+    """How one camera of one episode is stored, from metadata alone."""
+
+    kind: str
+    """``vlen``, ``bytes``, ``raw`` or ``group``."""
+    rows: int
+    axis: int = -1
+    """Of ``raw``: the channel axis within a picture (0 or 2; -1: no such axis, grey)."""
+
+
+def survey(tree: Tree, path: str) -> Storage:
+    """Finds out how a camera is stored.
+
+    Raises:
+        Hdf5Error: it is absent, unwritten, over budget, or in no known storage.
+    """
+    found = tree.get(path)
+    if found is None:
+        raise Hdf5Error("missing", path=str(tree.path), where=path)
+    if isinstance(found, h5py.Group):
+        names = tree.children(path)
+        if not names:
+            raise Hdf5Error("an empty group where pictures should be", path=str(tree.path), where=path)
+        return Storage(kind="group", rows=len(names))
+    tree.check_stored(path, found)
+    with library_errors(tree.path, path):
+        shape, dtype = found.shape, found.dtype
+    if not shape:
+        raise _unknown(tree, path, shape, dtype)
+    if dtype.kind == "O":
+        inner = h5py.check_vlen_dtype(dtype)
+        if inner is not None and len(shape) == 1 and np.dtype(inner).itemsize == 1 and np.dtype(inner).kind in "iu":
+            return Storage(kind="vlen", rows=shape[0])
+        if h5py.check_string_dtype(dtype) is not None:
+            raise Hdf5Error(
+                "variable-length strings end at the first zero byte, so that the pictures are lost",
+                path=str(tree.path),
+                where=path,
+                check="images",
+            )
+        raise _unknown(tree, path, shape, dtype)
+    frame = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    if frame > tree.budget.frame_bytes:
+        raise Hdf5Error(
+            "refused: a picture is too large",
+            path=str(tree.path),
+            where=path,
+            check="safe",
+            expected=f"at most {tree.budget.frame_bytes} bytes",
+            found=str(frame),
+        )
+    if len(shape) == 1 and dtype.kind in "SV" and dtype.names is None and dtype.subdtype is None:
+        return Storage(kind="bytes", rows=shape[0])
+    if len(shape) == 2 and dtype.kind in "iu" and dtype.itemsize == 1:
+        return Storage(kind="bytes", rows=shape[0])
+    if dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 1):
+        if len(shape) == 4 and shape[3] in (1, 3, 4):
+            return Storage(kind="raw", rows=shape[0], axis=2)
+        if len(shape) == 4 and shape[1] in (1, 3, 4):
+            return Storage(kind="raw", rows=shape[0], axis=0)
+        if len(shape) == 3:
+            return Storage(kind="raw", rows=shape[0], axis=-1)
+    raise _unknown(tree, path, shape, dtype)
+
+
+def _unknown(tree: Tree, path: str, shape: object, dtype: object) -> Hdf5Error:
+    return Hdf5Error(
+        "no known storage of pictures",
+        path=str(tree.path),
+        where=path,
+        check="images",
+        expected="variable-length bytes, S, V, or 2-D to 4-D 8-bit values",
+        found=f"{shape} {dtype}",
+    )
+
+
+class Hdf5Images:
+    """The pictures of one camera of one episode (an `wdsmix.episode.ImageStream`).
+
+    Args:
+        tree: The open file; must outlive the stream.
+        path: The camera's dataset or group.
+        row_map: int64 [T], frame -> stored row; None: the same.
+        size: (width, height) of raw pictures, where the source tells.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        path: str,
+        *,
+        row_map: npt.NDArray[np.int64] | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        self._tree = tree
+        self._path = path
+        self._map = row_map
+        self._given = size
+        self._size: tuple[int, int] | None = None
+        self._scale: float | None = None
+        self.storage = survey(tree, path)
+
+    def read(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
+        """Yields the pictures of the given frames.
+
+        Args:
+            rows: int64, strictly increasing frame numbers.
+
+        Yields:
+            Encoded bytes, cut after their end, or uint8 [H, W, 3].
+
+        Raises:
+            Hdf5Error: a picture is absent, damaged, or of another size than the others.
+        """
+        stored = rows if self._map is None else self._map[rows]
+        if len(stored) and not 0 <= stored[0] <= stored[-1] < self.storage.rows:
+            raise self._bad(int(stored[-1]), "no such picture", f"0 to {self.storage.rows - 1}")
+        reader = {"vlen": self._vlen, "bytes": self._rows, "raw": self._rows, "group": self._group}
+        yield from reader[self.storage.kind](stored)
+
+    def _dataset(self) -> h5py.Dataset:
+        dataset = self._tree.dataset(self._path)
+        if dataset is None:
+            raise Hdf5Error("missing", path=str(self._tree.path), where=self._path)
+        return dataset
+
+    def _blocks(self, rows: npt.NDArray[np.int64], dataset: h5py.Dataset) -> Iterator[npt.NDArray[np.int64]]:
+        """Cuts rows at multiples of the chunk length, so that each chunk is read and inflated once."""
+        row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64)))
+        step = max(1, _BLOCK_BYTES // row_bytes)
+        if dataset.chunks is not None:
+            chunk = dataset.chunks[0]
+            if chunk <= step:
+                step -= step % chunk
+            elif chunk * row_bytes <= _CHUNK_ROW_BYTES:
+                step = chunk
+        numbers = rows // step
+        cuts = np.flatnonzero(np.diff(numbers)) + 1
+        yield from np.split(rows, cuts) if len(rows) else ()
+
+    def _rows(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
+        dataset = self._dataset()
+        for block in self._blocks(rows, dataset):
+            with library_errors(self._tree.path, self._path):
+                values = _select(dataset, block)
+            if self.storage.kind == "raw":
+                yield from self._pixels(values, dataset)
+                continue
+            flat = np.ascontiguousarray(values).view(np.uint8).reshape(len(block), -1)
+            for row, data in zip(block.tolist(), flat, strict=True):
+                yield self._picture(row, data)
+
+    def _vlen(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
+        dataset, count, at, largest = self._dataset(), 1, 0, 0
+        while at < len(rows):
+            block = rows[at : at + count]
+            with library_errors(self._tree.path, self._path):
+                values = _select(dataset, block)
+            at += len(block)
+            for row, data in zip(block.tolist(), values, strict=True):
+                if data.nbytes > self._tree.budget.frame_bytes:
+                    raise self._bad(row, "refused: a picture is too large", f"at most {self._tree.budget.frame_bytes}")
+                largest = max(largest, data.nbytes)
+                yield self._picture(row, np.ascontiguousarray(data).view(np.uint8))
+            count = int(min(_VLEN_ROWS, count * 8, max(1, _BLOCK_BYTES // (2 * largest + 1))))
+
+    def _group(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
+        names = self._tree.children(self._path)
+        for row in rows.tolist():
+            path = join(self._path, names[row])
+            dataset = self._tree.dataset(path)
+            if dataset is None:
+                raise self._bad(row, "not a dataset", "one picture")
+            self._tree.check_stored(path, dataset)
+            if dataset.dtype.kind != "O" and dataset.nbytes > self._tree.budget.frame_bytes:
+                raise self._bad(row, "refused: a picture is too large", f"at most {self._tree.budget.frame_bytes}")
+            with library_errors(self._tree.path, path):
+                value = dataset[()]
+            if isinstance(value, np.ndarray) and value.ndim == 3 and value.dtype == np.uint8:
+                yield _to_rgb(value, 2 if value.shape[2] in (1, 3, 4) else 0)
+                continue
+            if isinstance(value, (bytes, np.bytes_)):
+                value = np.frombuffer(bytes(value), np.uint8)
+            elif isinstance(value, np.void):
+                value = np.frombuffer(value.tobytes(), np.uint8)
+            if not isinstance(value, np.ndarray) or value.dtype.kind == "O" or value.ndim != 1:
+                raise self._bad(row, "no known storage of a picture", "bytes", f"{dataset.shape} {dataset.dtype}")
+            yield self._picture(row, np.ascontiguousarray(value).view(np.uint8))
+
+    def _pixels(self, values: npt.NDArray[np.generic], dataset: h5py.Dataset) -> Iterator[npt.NDArray[np.uint8]]:
+        if values.dtype.kind == "f":
+            if self._scale is None:
+                self._scale = self._float_scale(dataset)
+            with np.errstate(invalid="ignore"):
+                values = np.clip(np.nan_to_num(values.astype(np.float32)) * self._scale + 0.5, 0, 255)
+        frames = values.astype(np.uint8, copy=False)
+        for frame in frames:
+            yield _to_rgb(frame, self.storage.axis)
+
+    def _float_scale(self, dataset: h5py.Dataset) -> float:
+        """255 for values in 0 to 1, else 1, judged from the first, middle and last picture."""
+        picks = sorted({0, self.storage.rows // 2, self.storage.rows - 1})
+        with library_errors(self._tree.path, self._path):
+            peak = max(float(np.nanmax(dataset[row])) for row in picks)
+        return 255.0 if peak <= 1.0 else 1.0
+
+    def _picture(self, row: int, data: npt.NDArray[np.uint8]) -> Image:
+        """One encoded or raw row, its padding removed."""
+        kind = sniff(data[:16].tobytes())
+        if kind is not None:
+            encoded = strip_padding(data.tobytes(), kind)
+            size = encoded_size(encoded)
+            if size is None:
+                raise self._bad(row, "a damaged picture", f"a whole {kind.upper()}", f"{len(encoded)} bytes")
+            self._same_size(row, size)
+            return encoded
+        if not data.any():
+            raise self._bad(row, "no picture: never written", "an encoded picture", f"{data.size} zero bytes")
+        size = self._size or self._given or self._find_size(row) or raw_size(data.size)
+        if size is None or data.size < size[0] * size[1] * 3 or data[size[0] * size[1] * 3 :].any():
+            expected = "JPEG, PNG or WebP" + (f", or {size[0]}x{size[1]}x3 raw bytes" if size else "")
+            found = f"{data.size} bytes that start {data[:4].tobytes()!r}"
+            hint = None if size else "if they are raw pixels, give their size: --raw-size WIDTHxHEIGHT"
+            raise self._bad(row, "not a picture", expected, found, hint)
+        self._same_size(row, size)
+        return data[: size[0] * size[1] * 3].reshape(size[1], size[0], 3)
+
+    def _same_size(self, row: int, size: tuple[int, int]) -> None:
+        if size[0] * size[1] > self._tree.budget.pixels:
+            raise self._bad(row, "refused: too many pixels", f"at most {self._tree.budget.pixels}", f"{size}")
+        if self._size is None:
+            self._size = size
+        elif self._size != size:
+            was, now = f"{self._size[0]}x{self._size[1]}", f"{size[0]}x{size[1]}"
+            raise self._bad(row, "the picture size changes within the episode", was, now)
+
+    def _find_size(self, row: int) -> tuple[int, int] | None:
+        """Size of the first encoded picture among some rows, for a raw row that comes before any."""
+        if self.storage.kind == "group":
+            return None
+        dataset = self._dataset()
+        picks = np.unique(np.linspace(0, self.storage.rows - 1, min(16, self.storage.rows)).astype(np.int64))
+        for pick in picks.tolist():
+            with library_errors(self._tree.path, self._path):
+                value = dataset[pick : pick + 1]
+            first = value[0] if value.dtype.kind == "O" else value
+            data = np.ascontiguousarray(first).view(np.uint8).reshape(-1).tobytes()
+            if pick != row and sniff(data[:16]) is not None:
+                return encoded_size(data)
+        return None
+
+    def _bad(
+        self, row: int, message: str, expected: str, found: str | None = None, hint: str | None = None
+    ) -> Hdf5Error:
+        return Hdf5Error(
+            message,
+            path=str(self._tree.path),
+            where=f"{self._path} row {row}",
+            check="images",
+            expected=expected,
+            found=found,
+            hint=hint,
+        )
+
+
+def _select(dataset: h5py.Dataset, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+    """Reads the given ascending rows (repeats allowed) with one request."""
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    steps = np.diff(rows)
+    step = int(steps[0]) if len(steps) else 1
+    if step >= 1 and (steps == step).all():
+        values: npt.NDArray[np.generic] = dataset[low:high:step]
+        return values
+    picked: npt.NDArray[np.generic] = dataset[low:high][rows - low]
+    return picked
+
+
+def _to_rgb(frame: npt.NDArray[np.generic], axis: int) -> npt.NDArray[np.uint8]:
+    """Turns uint8 [H, W], [H, W, C] or [C, H, W] into contiguous uint8 [H, W, 3]."""
+    pixels = frame.view(np.uint8)
+    if axis == -1:
+        pixels = pixels[:, :, None]
+    elif axis == 0:
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    return np.ascontiguousarray(pixels[:, :, :3])

@@ -1,0 +1,148 @@
+"""Measuring one episode from metadata: rows and widths of its streams, and how they line up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from wdsmix.converters.hdf5.faults import Hdf5Error
+from wdsmix.converters.hdf5.images import survey
+from wdsmix.converters.hdf5.layout import EpisodeLayout, Part
+from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.safe import Tree
+
+__all__ = ["Measured", "measure", "row_map"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One episode, measured."""
+
+    frames: int
+    widths: Mapping[str, int]
+    """Vector -> dimensions; ``gripper`` apart from the state."""
+    names: Mapping[str, Sequence[str]]
+    """Vector -> a name for each dimension."""
+    rows: Mapping[str, int]
+    """Path of a stream -> the rows it has from its start on."""
+    cameras: Sequence[str]
+    """Keys of the cameras that have pictures."""
+    optional: Sequence[str]
+    """Names of the optional vectors that hold data."""
+    resample: bool = False
+    """Whether streams of other lengths are stretched by index."""
+    warnings: Sequence[str] = field(default_factory=tuple)
+
+
+def row_map(rows: int, frames: int, resample: bool, start: int = 0) -> npt.NDArray[np.int64] | None:
+    """Frame -> row of a stream; None: the same.
+
+    Args:
+        rows: Rows the stream has from ``start`` on.
+        frames: Frames of the episode.
+        resample: Whether a stream of another length is stretched, by nearest index.
+        start: Its row of frame 0.
+    """
+    index = np.arange(frames, dtype=np.int64)
+    if resample and rows != frames:
+        index = (index * (rows - 1) * 2 + (frames - 1)) // (2 * (frames - 1)) if frames > 1 else index * 0
+    elif start == 0:
+        return None
+    return index + start
+
+
+def _part(tree: Tree, part: Part) -> tuple[int, int]:
+    """Rows from the start on, and width."""
+    dataset = tree.dataset(part.path)
+    if dataset is None:
+        raise Hdf5Error("missing", path=str(tree.path), where=part.path)
+    if dataset.shape is None or not dataset.shape:
+        raise Hdf5Error("not an array", path=str(tree.path), where=part.path, found=str(dataset.shape))
+    if dataset.dtype.kind not in "fiub":
+        raise Hdf5Error("not numeric", path=str(tree.path), where=part.path, found=str(dataset.dtype))
+    tree.check_stored(part.path, dataset)
+    width = int(np.prod(dataset.shape[1:], dtype=np.int64))
+    if width == 0 and dataset.shape[0]:
+        raise Hdf5Error("no dimensions", path=str(tree.path), where=part.path, found=str(dataset.shape))
+    return max(0, dataset.shape[0] - part.start), width
+
+
+def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options) -> Measured:
+    """Measures an episode.
+
+    Raises:
+        Hdf5Error: a stream is missing, unwritten or of no known kind; the lengths differ and the policy drops such
+            episodes; fewer than two frames.
+    """
+    rows: dict[str, int] = {}
+    widths: dict[str, int] = {}
+    names: dict[str, list[str]] = {}
+    warnings: list[str] = []
+    vectors: dict[str, Sequence[Part]] = {"state": layout.state, "action": layout.action}
+    if layout.gripper and options.gripper != "ignore":
+        vectors["gripper"] = layout.gripper
+    for vector, parts in vectors.items():
+        names[vector] = []
+        for part in parts:
+            rows[part.path], width = _part(tree, part)
+            widths[vector] = widths.get(vector, 0) + width
+            names[vector] += [f"{part.name}_{index}" for index in range(width)] if width != 1 else [part.name]
+    present = []
+    for vector, part in layout.optional.items():
+        try:
+            count, width = _part(tree, part)
+        except Hdf5Error as fault:
+            warnings.append(f"{vector} left out: {fault.message}")
+            continue
+        if count == 0 or width != 1:
+            warnings.append(f"{vector} left out: {count} rows of {width} dimensions")
+            continue
+        rows[part.path], widths[vector] = count, 1
+        present.append(vector)
+    cameras = []
+    for key, camera in layout.cameras.items():
+        rows[camera.path] = max(0, survey(tree, camera.path).rows - camera.start)
+        cameras.append(key)
+    frames = _align(tree, group, rows, layout, options)
+    if frames < 2:
+        raise Hdf5Error("too short", path=str(tree.path), where=group, expected="2 frames or more", found=str(frames))
+    return Measured(
+        frames=frames,
+        widths=widths,
+        names=names,
+        rows=rows,
+        cameras=cameras,
+        optional=present,
+        resample=options.on_length_mismatch == "index-resample",
+        warnings=warnings,
+    )
+
+
+def _align(tree: Tree, group: str, rows: Mapping[str, int], layout: EpisodeLayout, options: Hdf5Options) -> int:
+    """The frames of an episode whose streams have the given rows."""
+    target = rows[layout.action[0].path] if layout.frames is None else layout.frames
+    slack = 0 if layout.frames is None else 1  # a dialect that pairs rows leaves some over on purpose
+    if all(target <= count <= target + slack for count in rows.values()):
+        return target
+    shown = ", ".join(f"{path.rsplit('/', 1)[-1]} {count}" for path, count in rows.items())
+    least, most = min(rows.values()), max(rows.values())
+    if options.on_length_mismatch == "index-resample" and least > 0:
+        return target
+    if options.on_length_mismatch == "truncate" and most - least <= options.length_tolerance:
+        return least
+    vectors = {rows[part.path] for part in (*layout.state, *layout.action)}
+    hints = {
+        "drop": "--on-length-mismatch truncate cuts small differences, index-resample stretches by index",
+        "truncate": f"they differ by {most - least}; --length-tolerance {options.length_tolerance} allows less",
+    }
+    raise Hdf5Error(
+        "first dimensions differ",
+        path=str(tree.path),
+        where=group,
+        check="vectors" if len(vectors) > 1 else "lengths",
+        expected=f"{target} rows each",
+        found=shown,
+        hint=hints.get(options.on_length_mismatch),
+    )

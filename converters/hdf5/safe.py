@@ -1,0 +1,272 @@
+"""Walking an untrusted file: every link is looked at before it is followed, every size before it is read.
+
+External links (also behind soft links), external raw storage, virtual datasets and references would let a file
+read any path of this machine; they are refused. So are loops, over-deep paths and sizes beyond the budgets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
+from wdsmix.converters.hdf5.preflight import open_file
+from wdsmix.converters.hdf5.strings import natural_key
+
+__all__ = ["Budget", "Tree", "join"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """Limits that a well-meant file stays far below."""
+
+    depth: int = 32
+    """Path components, links followed included."""
+    children: int = 1_000_000
+    """Links in one group."""
+    name_bytes: int = 255
+    rows: int = 20_000_000
+    """Rows of one dataset."""
+    vector_bytes: int = 1 << 30
+    """Declared bytes of one vector dataset, which is read whole."""
+    frame_bytes: int = 256 << 20
+    """Bytes of one picture, encoded or raw."""
+    pixels: int = 89_478_485
+    """Pixels of one picture (Pillow's own limit)."""
+    ratio: int = 1_200
+    """Declared over stored bytes; gzip reaches 1030 on zeros."""
+    ratio_from: int = 64 << 20
+    """Declared bytes from which the ratio matters."""
+
+
+class Tree:
+    """A file opened for reading, walked safely. A context manager; never shared between processes.
+
+    Raises:
+        Hdf5Error: the file can't be opened.
+    """
+
+    def __init__(self, path: Path, budget: Budget | None = None) -> None:
+        self.path = path
+        self.budget = budget or Budget()
+        self.file: h5py.File = open_file(path)
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; harmless when repeated."""
+        self.file.close()
+
+    def get(self, name: str) -> h5py.Group | h5py.Dataset | None:
+        """The object at an absolute path, or None where there is none.
+
+        Raises:
+            Hdf5Error: the way leads outside the file or in circles, or the object is of a refused kind.
+        """
+        with library_errors(self.path, name):
+            return self._walk(self.file["/"], _parts(name), name, 0)
+
+    def group(self, name: str) -> h5py.Group | None:
+        """The group at a path, or None where there is none or something else."""
+        found = self.get(name)
+        return found if isinstance(found, h5py.Group) else None
+
+    def dataset(self, name: str) -> h5py.Dataset | None:
+        """The dataset at a path, or None where there is none or something else."""
+        found = self.get(name)
+        return found if isinstance(found, h5py.Dataset) else None
+
+    def children(self, name: str) -> list[str]:
+        """Names in the group at a path, in natural order; empty where there is no group.
+
+        Raises:
+            Hdf5Error: too many of them.
+        """
+        group = self.group(name)
+        if group is None:
+            return []
+        with library_errors(self.path, name):
+            count = len(group)
+            if count > self.budget.children:
+                raise self._refuse(name, "too many names in one group", f"at most {self.budget.children}", f"{count}")
+            return sorted(group, key=natural_key)
+
+    def child_groups(self, name: str) -> list[str]:
+        """Names of the groups in a group; links that lead nowhere or are refused count too, to be reported."""
+        result = []
+        for child in self.children(name):
+            try:
+                found = self.get(join(name, child))
+            except Hdf5Error:
+                result.append(child)
+                continue
+            if not isinstance(found, h5py.Dataset):
+                result.append(child)
+        return result
+
+    def _walk(self, base: h5py.Group, parts: list[str], name: str, followed: int) -> h5py.Group | h5py.Dataset | None:
+        here = base
+        for index, part in enumerate(parts):
+            followed += 1
+            if followed > self.budget.depth:
+                raise self._refuse(name, "too deep or a loop of links", f"at most {self.budget.depth} steps", None)
+            if not isinstance(here, h5py.Group):
+                return None
+            link = here.get(part, getlink=True)
+            if link is None:
+                return None
+            if isinstance(link, h5py.ExternalLink):
+                raise self._refuse(
+                    name, "an external link", "data inside the file", f"a link to {link.filename!r}:{link.path!r}"
+                )
+            if isinstance(link, h5py.SoftLink):
+                target = str(link.path)
+                start = self.file["/"] if target.startswith("/") else here
+                return self._walk(start, _parts(target) + parts[index + 1 :], name, followed)
+            if not isinstance(link, h5py.HardLink):
+                raise self._refuse(name, "a user-defined link", "data inside the file", None)
+            here = here[part]
+        if isinstance(here, h5py.Dataset):
+            self._check_kind(here, name)
+        elif not isinstance(here, h5py.Group):
+            return None
+        return here
+
+    def _check_kind(self, dataset: h5py.Dataset, name: str) -> None:
+        plist = dataset.id.get_create_plist()  # before the shape: asking a virtual dataset for it opens its sources
+        layout = plist.get_layout()
+        if plist.get_external_count() > 0:
+            raise self._refuse(
+                name, "external raw storage", "data inside the file", f"a link to {plist.get_external(0)[0]!r}"
+            )
+        if layout == h5py.h5d.VIRTUAL:
+            raise self._refuse(name, "a virtual dataset", "data inside the file", "a view of other files")
+        if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+            raise self._refuse(name, "an unknown storage layout", "compact, contiguous or chunked", str(layout))
+        if h5py.check_ref_dtype(dataset.dtype) is not None:
+            raise self._refuse(name, "references", "data", None)
+        for index in range(plist.get_nfilters()):
+            code, _, _, label = plist.get_filter(index)
+            if not h5py.h5z.filter_avail(code):
+                raise Hdf5Error(
+                    f"compressed with filter {code} ({label.decode('ascii', 'replace') or 'unnamed'}), not installed",
+                    path=str(self.path),
+                    where=name,
+                    check="opens",
+                    hint="pip install hdf5plugin",
+                )
+
+    def _refuse(self, where: str, what: str, expected: str | None, found: str | None) -> Hdf5Error:
+        return Hdf5Error(
+            f"refused: {what}", path=str(self.path), where=where, check="safe", expected=expected, found=found
+        )
+
+    def check_stored(self, name: str, dataset: h5py.Dataset) -> None:
+        """Checks, before anything is read, that a dataset's bytes are there and not absurdly many.
+
+        Raises:
+            Hdf5Error: over budget, never written, or written in part.
+        """
+        with library_errors(self.path, name):
+            shape, stored = dataset.shape, dataset.id.get_storage_size()
+            if shape is None or dataset.size == 0:
+                return
+            declared = dataset.size * dataset.dtype.itemsize
+            if shape and shape[0] > self.budget.rows:
+                raise self._refuse(name, "too many rows", f"at most {self.budget.rows}", str(shape[0]))
+            if stored == 0:
+                raise Hdf5Error(
+                    "never written: the file holds fill values, not data",
+                    path=str(self.path),
+                    where=name,
+                    hint="the recorder was killed before it wrote this dataset",
+                )
+            if declared > self.budget.ratio_from and declared > stored * self.budget.ratio:
+                raise self._refuse(
+                    name,
+                    "far more declared than stored",
+                    f"at most {self.budget.ratio}:1",
+                    f"{declared}:{stored} bytes",
+                )
+            if dataset.chunks is not None:
+                expected = math.prod(-(-size // chunk) for size, chunk in zip(shape, dataset.chunks, strict=True))
+                written = dataset.id.get_num_chunks()
+                if written < expected:
+                    raise Hdf5Error(
+                        "written only in part: the rest are fill values, not data",
+                        path=str(self.path),
+                        where=name,
+                        expected=f"{expected} chunks",
+                        found=str(written),
+                    )
+
+    def read_vector(self, name: str) -> npt.NDArray[np.generic]:
+        """Reads a numeric dataset whole, after looking at its size.
+
+        Returns:
+            The values in native byte order, of any numeric type and shape.
+
+        Raises:
+            Hdf5Error: absent, not numeric, over budget, or damaged.
+        """
+        dataset = self.dataset(name)
+        if dataset is None:
+            raise Hdf5Error("missing", path=str(self.path), where=name)
+        declared = dataset.size * dataset.dtype.itemsize if dataset.shape is not None else 0
+        if declared > self.budget.vector_bytes:
+            raise self._refuse(
+                name, "too large for a vector", f"at most {self.budget.vector_bytes} bytes", f"{declared}"
+            )
+        if dataset.dtype.kind not in "fiub":
+            raise Hdf5Error("not numeric", path=str(self.path), where=name, found=str(dataset.dtype))
+        self.check_stored(name, dataset)
+        with library_errors(self.path, name):
+            values: npt.NDArray[np.generic] = dataset[()]
+            return values
+
+    def lines(self, limit: int = 40) -> list[str]:
+        """The tree as text: one line a name, with shape and type; at most ``limit`` lines."""
+        lines: list[str] = []
+        seen: set[int] = set()
+
+        def walk(name: str, depth: int) -> None:
+            for child in self.children(name):
+                if len(lines) >= limit:
+                    return
+                path, pad = join(name, child), "  " * depth
+                try:
+                    found = self.get(path)
+                except Hdf5Error as fault:
+                    lines.append(f"{pad}{child}  ({fault.message})")
+                    continue
+                if isinstance(found, h5py.Dataset):
+                    lines.append(f"{pad}{child}  {found.shape} {found.dtype}")
+                elif found is None:
+                    lines.append(f"{pad}{child}  (leads nowhere)")
+                else:
+                    lines.append(f"{pad}{child}/")
+                    address = h5py.h5o.get_info(found.id).addr
+                    if address not in seen and depth < self.budget.depth - 2:
+                        seen.add(address)
+                        walk(path, depth + 1)
+
+        seen.add(h5py.h5o.get_info(self.file["/"].id).addr)
+        walk("/", 0)
+        return [*lines[:limit], "..."] if len(lines) >= limit else lines
+
+
+def join(*parts: str) -> str:
+    """An absolute path in a file."""
+    return "/" + "/".join(piece for part in parts for piece in part.split("/") if piece)
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in ("", ".")]

@@ -1,0 +1,393 @@
+"""The source: HDF5 files of any known dialect, each by its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+from wdsmix.converters.hdf5.dialects import all_dialects
+from wdsmix.converters.hdf5.faults import CHECKS
+from wdsmix.converters.hdf5.files import Found, confined, find_files, fingerprint
+from wdsmix.converters.hdf5.layout import FileFacts
+from wdsmix.converters.hdf5.open_episode import open_episode
+from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.scan import EpisodeScan, FileScan, scan_files
+from wdsmix.converters.hdf5.slots import assign_slots, match_camera
+from wdsmix.converters.hdf5.strings import natural_key
+
+from wdsmix.episode import Camera, DimensionKind, Episode, EpisodeRef, SourceInfo, VectorSpec
+from wdsmix.errors import ConfigError, DataError
+
+__all__ = ["Hdf5Source"]
+
+_MAX_WARNINGS = 50
+
+
+class Hdf5Source:
+    """A file or a folder of files (a `wdsmix.converters.base.Source`). Pickles; holds no open file.
+
+    Args:
+        path: File or folder.
+        options: Of the family.
+        workers: Processes that scan.
+        quiet: No progress bar.
+    """
+
+    def __init__(self, path: Path, options: Hdf5Options, *, workers: int = 0, quiet: bool = False) -> None:
+        self._path = path
+        self._options = options
+        self._workers = workers or min(8, len(os.sched_getaffinity(0)))
+        self._quiet = quiet
+        self._found: Found | None = None
+        self._scans: dict[str, FileScan] | None = None
+        self._facts: dict[str, FileFacts] = {}
+        self._slots: dict[str, dict[str, str]] = {}
+        self._refs: list[EpisodeRef] = []
+        self._warnings: list[str] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        state = self.__dict__.copy()
+        if self._scans is not None:  # a worker needs what holds for a file, not what was measured of its episodes
+            state["_scans"] = {
+                file: FileScan(dialect=scan.dialect, fps=scan.fps, fps_from=scan.fps_from, task=scan.task)
+                for file, scan in self._scans.items()
+            }
+            state["_refs"] = []
+        return state
+
+    @property
+    def files(self) -> Found:
+        """The files of the source."""
+        if self._found is None:
+            self._found = find_files(self._path)
+        return self._found
+
+    def arguments(self) -> Mapping[str, object]:
+        """The options of the family."""
+        return self._options.arguments()
+
+    def fingerprint(self) -> str:
+        """Hash over names, sizes and some content of the files."""
+        return fingerprint(self.files)
+
+    def episodes(self) -> list[EpisodeRef]:
+        """All episodes of all files, in natural order.
+
+        Raises:
+            ConfigError: an option fits none of the files.
+            DataError: no file at all; unequal lengths under ``--on-length-mismatch error``; no file of a known
+                structure.
+        """
+        if self._scans is None:
+            self._scans = self._scan()
+            self._check_fatal(self._scans)
+            self._warnings = [*self.files.warnings, *_gather_warnings(self._scans), *_gaps(self._scans)]
+            self._slots = {dialect: self._assign(dialect, scans) for dialect, scans in _by_dialect(self._scans).items()}
+            self._refs = self._build(self._scans)
+        return list(self._refs)
+
+    def _scan(self) -> dict[str, FileScan]:
+        from wdsmix.progress import Progress
+
+        found = self.files
+        good = [file for file in found.files if file not in found.faults]
+        if len(good) < 2 or self._quiet:
+            scans = scan_files(found.root, good, self._options, workers=self._workers)
+        else:
+            with Progress(len(good), "files", "scan") as bar:
+                scans = scan_files(
+                    found.root, good, self._options, workers=self._workers, advance=lambda: bar.advance(1)
+                )
+        refused = {file: FileScan(fault=fault, check="safe") for file, fault in found.faults.items()}
+        return {file: scans.get(file) or refused[file] for file in found.files}
+
+    def _check_fatal(self, scans: Mapping[str, FileScan]) -> None:
+        for file, scan in scans.items():
+            if scan.config:
+                raise ConfigError(scan.fault or "", path=file)
+            for episode in scan.episodes:
+                if self._options.on_length_mismatch == "error" and episode.check in ("lengths", "vectors"):
+                    raise DataError(episode.fault or "", path=file, where=episode.group)
+        if all(scan.unknown for scan in scans.values()):
+            file, scan = next(iter(scans.items()))
+            raise DataError(scan.fault or "", path=file)
+
+    def _assign(self, dialect: str, scans: Mapping[str, FileScan]) -> dict[str, str]:
+        """Slot -> key for the files of one dialect."""
+        paths: dict[str, str] = {}
+        for scan in scans.values():
+            for episode in scan.episodes:
+                if episode.fault is None:
+                    paths.update({key: entry[0] for key, entry in episode.cameras.items()})
+        if not self._options.cameras:
+            return {key: key for key in paths} if dialect == "mapping" else assign_slots(list(paths))
+        slots = {slot: match_camera(wanted, paths) for slot, wanted in self._options.cameras.items()}
+        absent = [self._options.cameras[slot] for slot, key in slots.items() if key is None]
+        if absent and paths:
+            there = ", ".join(sorted(paths, key=natural_key))
+            raise ConfigError("no such camera", where="--camera", expected=f"one of: {there}", found=", ".join(absent))
+        return {slot: key for slot, key in slots.items() if key is not None}
+
+    def _gripper(self, dialect: str, scans: Mapping[str, FileScan]) -> bool:
+        """Whether the gripper goes to the state of a dialect's episodes."""
+        if self._options.gripper != "auto":
+            return self._options.gripper == "append"
+        good = [episode for scan in scans.values() for episode in scan.episodes if episode.fault is None]
+        widths = {episode.widths.get("gripper", 0) for episode in good}
+        if len(widths) > 1:
+            self._warnings.append(
+                f"some {dialect} episodes have no gripper or one of another width, so that it is left out of the "
+                "state; --gripper append takes it and drops the others"
+            )
+        return not self._options.state and len(widths) == 1 and 0 not in widths
+
+    def _build(self, scans: Mapping[str, FileScan]) -> list[EpisodeRef]:
+        gripper = {dialect: self._gripper(dialect, group) for dialect, group in _by_dialect(scans).items()}
+        refs = []
+        for file, scan in scans.items():
+            if scan.fault is not None:
+                refs.append(EpisodeRef(id=file, file=file, frames=0, fault=_line(scan), fault_kind="file"))
+                continue
+            refs += [self._ref(file, scan, episode, gripper[scan.dialect]) for episode in scan.episodes]
+        return refs
+
+    def _ref(self, file: str, scan: FileScan, episode: EpisodeScan, gripper: bool) -> EpisodeRef:
+        name = episode.group.strip("/")
+        unique = f"{file}/{name.removeprefix('data/')}" if name else file
+        if episode.fault is not None:
+            return EpisodeRef(
+                id=unique, file=file, frames=0, fault=episode.fault, fault_kind=episode.fault_kind, split=episode.split
+            )
+        widths = {name: width for name, width in episode.widths.items() if name != "gripper"}
+        if gripper:
+            widths["state"] += episode.widths.get("gripper", 0)
+        slots = {slot: key for slot, key in self._slots[scan.dialect].items() if key in episode.cameras}
+        return EpisodeRef(
+            id=unique,
+            file=file,
+            frames=episode.frames,
+            vectors=widths,
+            cameras=tuple(slots),
+            split=episode.split,
+            locator={
+                "group": episode.group,
+                "dialect": scan.dialect,
+                "cameras": json.dumps(slots, ensure_ascii=False),
+                "gripper": int(gripper),
+            },
+        )
+
+    def describe(self) -> SourceInfo:
+        """Rate, cameras, names and kinds of the dimensions, from what most frames have."""
+        self.episodes()
+        scans = self._scans or {}
+        weights: Counter[tuple[str, float]] = Counter()
+        for scan in scans.values():
+            good = [episode.frames for episode in scan.episodes if episode.fault is None]
+            if good:
+                weights[scan.dialect, scan.fps] += sum(good)
+        (dialect, fps), _ = weights.most_common(1)[0] if weights else (("", self._options.fps or 30.0), 0)
+        dialects = sorted({name for name, _ in weights})
+        rates = sorted({rate for _, rate in weights})
+        warnings = list(self._warnings)
+        if len(rates) > 1:
+            warnings.append(
+                f"files have different rates ({', '.join(f'{rate:g}' for rate in rates)}); {fps:g} is taken for the "
+                "set: convert them apart, or give --fps"
+            )
+        cameras, kept = self._describe_cameras(scans, dialects)
+        robots = Counter(scan.embodiment for scan in scans.values() if scan.embodiment)
+        origins = sorted({scan.fps_from for scan in scans.values() if scan.dialect and scan.fault is None})
+        flat = self.files.root if self._path.is_dir() else Path(self.files.files[0])
+        return SourceInfo(
+            name=flat.resolve().name if self._path.is_dir() else flat.stem,
+            kind="hdf5/" + ("+".join(dialects) or "none"),
+            fps=fps,
+            embodiment=robots.most_common(1)[0][0] if robots else "",
+            vectors=self._describe_vectors(scans, dialect),
+            cameras=cameras,
+            details={
+                "dialects": dialects,
+                "fps_from": origins,
+                "pairing": "action of the next row"
+                if self._options.mapping and self._options.mapping.action_shift
+                else "same row",
+                "cameras": kept,
+                "on_length_mismatch": self._options.on_length_mismatch,
+            },
+            warnings=_capped(warnings),
+        )
+
+    def _describe_cameras(
+        self, scans: Mapping[str, FileScan], dialects: Sequence[str]
+    ) -> tuple[dict[str, Camera], dict[str, object]]:
+        cameras: dict[str, Camera] = {}
+        kept: dict[str, object] = {}
+        for dialect in dialects:
+            ways: dict[str, set[tuple[str, str]]] = {}
+            for scan in scans.values():
+                for episode in scan.episodes if scan.dialect == dialect else ():
+                    for key, (_, order, flip) in episode.cameras.items():
+                        ways.setdefault(key, set()).add((order, flip))
+            for slot, key in self._slots[dialect].items():
+                first = sorted(ways.get(key, {("rgb", "none")}))
+                known = cameras.get(slot)
+                cameras[slot] = Camera(
+                    key=key if known is None or known.key == key else f"{known.key}|{key}",
+                    order=cast("object", first[0][0]),  # type: ignore[arg-type]
+                    flip=cast("object", first[0][1]),  # type: ignore[arg-type]
+                )
+                kept[f"{dialect}:{slot}"] = {"key": key, "order_flip": [list(way) for way in first]}
+        return dict(sorted(cameras.items(), key=lambda item: natural_key(item[0]))), kept
+
+    def _describe_vectors(self, scans: Mapping[str, FileScan], dialect: str) -> dict[str, VectorSpec]:
+        common: dict[str, Counter[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+        for file, scan in scans.items():
+            if scan.dialect != dialect:
+                continue
+            gripper = any(ref.file == file and ref.locator.get("gripper") for ref in self._refs)
+            for episode in scan.episodes:
+                if episode.fault is not None:
+                    continue
+                for vector, names in episode.names.items():
+                    if vector == "gripper":
+                        continue
+                    extra = tuple(episode.names.get("gripper", ())) if vector == "state" and gripper else ()
+                    kinds = () if vector == "action" and self._options.action else tuple(scan.kinds.get(vector, ()))
+                    common.setdefault(vector, Counter())[(*names, *extra), kinds] += episode.frames
+        specs = {}
+        for vector, counter in common.items():
+            names, kinds = counter.most_common(1)[0][0]
+            if len({entry[1] for entry in counter}) > 1 or len(kinds) != len(names):
+                kinds = ()
+            specs[vector] = VectorSpec(names=names, kinds=cast("tuple[DimensionKind, ...]", kinds))
+        return specs
+
+    def read(self, ref: EpisodeRef) -> Episode:
+        """Opens one episode.
+
+        Raises:
+            DataError: it is bad.
+        """
+        if ref.fault is not None:
+            raise DataError(ref.fault, path=ref.file, where=ref.id)
+        path = confined(self.files.root, ref.file)
+        scan = (self._scans or {}).get(ref.file)
+        dialect = all_dialects()[str(ref.locator["dialect"])]
+        known = FileFacts(fps=scan.fps, fps_from=scan.fps_from, task=scan.task) if scan and scan.fps else None
+        return open_episode(
+            path,
+            ref,
+            dialect,
+            self._options,
+            known=known,
+            slots=json.loads(str(ref.locator["cameras"])),
+            gripper=bool(ref.locator["gripper"]),
+        )
+
+    def findings(self) -> list[tuple[str, str, str]]:
+        """What ``wdsmix check`` should list beside the episodes' own faults: (check, subject, text)."""
+        self.episodes()
+        scans = self._scans or {}
+        found = [(CHECKS["names"], "", text) for text in _gaps(scans)]
+        for file, scan in scans.items():
+            if scan.fault is not None:
+                found.append((CHECKS.get(scan.check, CHECKS["opens"]), file, scan.fault))
+            if scan.fps_from == "default":
+                found.append((CHECKS["rate"], file, f"not in the file; {scan.fps:g} frames/s assumed"))
+            for episode in scan.episodes:
+                subject = f"{file}{episode.group if episode.group != '/' else ''}"
+                if episode.fault is not None and episode.fault_kind != "filter":
+                    found.append((CHECKS.get(episode.check, CHECKS["fields"]), subject, episode.fault))
+                found += [(CHECKS["strings"], subject, text) for text in episode.warnings if "Latin-1" in text]
+        return found
+
+    def checks(self) -> Sequence[str]:
+        """The lines of the table of ``wdsmix check``, in order."""
+        return list(CHECKS.values())
+
+
+def _line(scan: FileScan) -> str:
+    """A file's fault on one line."""
+    text = scan.fault or ""
+    if scan.unknown:
+        names = [line.strip() for line in text.splitlines()[1:] if line.startswith("    ")]
+        return "unknown structure: " + "; ".join(names[:8]) + "; see `wdsmix check hdf5` on that file alone"
+    return text
+
+
+def _by_dialect(scans: Mapping[str, FileScan]) -> dict[str, dict[str, FileScan]]:
+    groups: dict[str, dict[str, FileScan]] = {}
+    for file, scan in scans.items():
+        groups.setdefault(scan.dialect, {})[file] = scan
+    return groups
+
+
+def _gather_warnings(scans: Mapping[str, FileScan]) -> list[str]:
+    places: dict[str, list[str]] = {}
+    for file, scan in scans.items():
+        texts = dict.fromkeys(scan.warnings)
+        for episode in scan.episodes:
+            texts.update(dict.fromkeys(episode.warnings))
+        for text in texts:
+            places.setdefault(text, []).append(file)
+    return [
+        f"{files[0]}: {text}" if len(files) == 1 else f"{text} ({len(files)} files, the first: {files[0]})"
+        for text, files in places.items()
+    ]
+
+
+def _gaps(scans: Mapping[str, FileScan]) -> list[str]:
+    """Numbers missing in the names of chunks and of their episodes."""
+    found = []
+    numbered = {file: scan for file, scan in scans.items() if scan.dialect in _numbered()}
+    for file, scan in numbered.items():
+        gap = _missing([episode.group.rsplit("/", 1)[-1] for episode in scan.episodes])
+        if gap:
+            found.append(f"{file}: {gap}")
+    folders: dict[str, list[str]] = {}
+    for file in scans:  # an unreadable chunk is there all the same
+        if numbered:
+            folders.setdefault(file.rpartition("/")[0], []).append(Path(file).stem)
+    for folder, names in folders.items():
+        gap = _missing(names)
+        if gap:
+            found.append(f"{folder}: {gap}" if folder else gap)
+    return found
+
+
+def _numbered() -> set[str]:
+    return {name for name, dialect in all_dialects().items() if dialect.numbered}
+
+
+def _missing(names: Sequence[str]) -> str:
+    """The gaps in numbered names, in words; empty where there is none."""
+    series: dict[str, set[int]] = {}
+    widths: dict[str, int] = {}
+    for name in names:
+        match = re.fullmatch(r"(.*?)(\d{1,9})", name)
+        if match:
+            series.setdefault(match[1], set()).add(int(match[2]))
+            widths[match[1]] = len(match[2])
+    gaps = []
+    for prefix, numbers in series.items():
+        ordered = sorted(numbers)
+        for low, high in pairwise(ordered):
+            if high - low > 1:
+                first, last = f"{prefix}{low + 1:0{widths[prefix]}d}", f"{prefix}{high - 1:0{widths[prefix]}d}"
+                gaps.append(first if first == last else f"{first} to {last}")
+    if not gaps:
+        return ""
+    return "missing in the numbering: " + ", ".join(gaps[:20]) + (f" and {len(gaps) - 20} more" if gaps[20:] else "")
+
+
+def _capped(warnings: Sequence[str]) -> tuple[str, ...]:
+    if len(warnings) <= _MAX_WARNINGS:
+        return tuple(warnings)
+    return (*warnings[:_MAX_WARNINGS], f"and {len(warnings) - _MAX_WARNINGS} more warnings")
