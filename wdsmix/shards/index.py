@@ -18,7 +18,7 @@ from wdsmix.manifest import INDEX_SCHEMA, FileEntry
 from wdsmix.shards.frames import ARROW_ERRORS, check_crc, map_file
 from wdsmix.shards.receipt import EpisodeRow
 
-__all__ = ["EpisodeIndex", "index_bytes"]
+__all__ = ["EpisodeIndex", "index_bytes", "table_bytes"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -30,7 +30,11 @@ _ROW_GROUP = 1 << 16
 def index_bytes(rows: Sequence[EpisodeRow]) -> bytes:
     """The file's bytes, for rows in order of shard and offset."""
     columns = [pa.array([getattr(row, field.name) for row in rows], type=field.type) for field in INDEX_SCHEMA]
-    table = pa.Table.from_arrays(columns, schema=INDEX_SCHEMA)
+    return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA))
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """The file's bytes, for a table of `INDEX_SCHEMA`."""
     sink = pa.BufferOutputStream()
     # every option that shapes the bytes is named here: defaults move between versions of pyarrow
     pq.write_table(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from braceexpand import UnbalancedBracesError, braceexpand
+from braceexpand import braceexpand
 
 from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.manifest import FORMAT_VERSION, FileEntry, Manifest, Stats, digest_of, read_model
@@ -397,7 +397,7 @@ def _locate(path: str | Path) -> tuple[Path, list[str] | None]:
         return Path(path), None
     try:
         tars = [Path(part) for part in braceexpand(text)]
-    except UnbalancedBracesError as error:
+    except ValueError as error:
         raise ConfigError("unbalanced braces", where=text) from error
     wrong = [tar for tar in tars if tar.suffix != ".tar"]
     if wrong:
