@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from wdsmix.converters.base import ConvertOptions, Source
 from wdsmix.converters.rate import check_kinds, kept_frames, true_rate
+from wdsmix.converters.reasons import scrub
 from wdsmix.converters.splits import assign_splits
 
 from wdsmix import __version__
@@ -120,6 +121,21 @@ class Plan(_Model):
         """sha256 of plan.json."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
+    def header(self) -> dict[str, object]:
+        """The fields of the manifest that the plan decides."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields if name not in ("shards", "cameras")}
+        fields["vectors"] = {name: vector.model_dump() for name, vector in self.vectors.items()}
+        fields["cameras"] = {
+            slot: {
+                "key": camera.key,
+                "member": f"{slot}.{camera.suffix}",
+                "kind": camera.kind,
+                "encoding": camera.encoding,
+            }
+            for slot, camera in self.cameras.items()
+        }
+        return {**fields, "plan_digest": self.digest}
+
     def part(self, index: int, count: int) -> list[PlannedShard]:
         """The shards of one of ``count`` parts, in plan order.
 
@@ -158,6 +174,7 @@ class _Planner:
     def __init__(self, source: Source, options: ConvertOptions) -> None:
         self.source = source
         self.options = options
+        self.root = getattr(source, "path", None)
         self.dropped: dict[int, Dropped] = {}
         self.warnings: list[str] = []
 
@@ -167,7 +184,7 @@ class _Planner:
         info = self.source.describe()
         if not info.fps > 0:
             raise ConfigError("source tells no frame rate", found=info.fps)
-        self.warnings += info.warnings
+        self.warnings += [scrub(warning, self.root) for warning in info.warnings]
         self._check_unique(refs)
         good = self._good(refs)
         widths = self._widths(good)
@@ -222,7 +239,11 @@ class _Planner:
         if self.options.on_bad == "fail" and kind != "filter":
             raise DataError(reason, path=ref.file, where=ref.id or None, hint="--on-bad drop would leave it out")
         self.dropped[number] = Dropped(
-            episode=number, source_file=ref.file, source_episode=ref.id, kind=kind, reason=reason
+            episode=number,
+            source_file=ref.file,
+            source_episode=ref.id,
+            kind=kind,
+            reason=scrub(reason, self.root),
         )
 
     def _check_unique(self, refs: Sequence[EpisodeRef]) -> None:

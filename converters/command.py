@@ -1,0 +1,54 @@
+"""``wdsmix convert FAMILY SRC OUT``: makes a shard set of a source."""
+
+from __future__ import annotations
+
+import argparse
+
+from wdsmix.converters.options import add_convert_options, add_mapping_options, add_paths, load_families
+
+from wdsmix.errors import ConfigError
+
+__all__ = ["HELP", "configure", "run"]
+
+HELP = """Convert a source into a shard set.
+
+A run that was ended in any way goes on where it stopped when the same command is given again; with other arguments it
+is refused (exit 3). The bytes of a set depend on the source, the arguments and the library versions only, not on
+--workers, --part or interruptions. Exit code 1 tells that a whole file of the source was unreadable, or that nothing
+could be converted; single bad episodes are dropped with their reason (--on-bad drop) and listed in manifest.json.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds one subcommand a family."""
+    families = parser.add_subparsers(dest="family", metavar="FAMILY", required=True)
+    for name, family in load_families().items():
+        if isinstance(family, Exception):
+            families.add_parser(name, help=f"not available: {family}").set_defaults(missing=family)
+            continue
+        sub = families.add_parser(
+            name,
+            help=family.HELP.strip().splitlines()[0],
+            description=family.HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_paths(sub)
+        family.configure(sub)
+        add_mapping_options(sub)
+        add_convert_options(sub, split_by=getattr(family, "SPLIT_BY", "episode"))
+        sub.set_defaults(open_source=family.source)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts; 1 if a file of the source was unreadable."""
+    if missing := getattr(args, "missing", None):
+        raise ConfigError(f"source family {args.family} can't be imported: {missing}")
+    from wdsmix.converters import run as runner
+    from wdsmix.converters import summary
+    from wdsmix.converters.options import convert_options
+
+    options = convert_options(args)
+    outcome = runner.run(args.open_source(args), args.out, options, quiet=args.quiet)
+    if not args.quiet:
+        summary.show(outcome)
+    return summary.exit_code(outcome.dropped) if outcome.manifest is not None else 0

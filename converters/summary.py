@@ -1,0 +1,124 @@
+"""What a conversion made and left out, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wdsmix.manifest import Dropped, Manifest
+
+if TYPE_CHECKING:
+    from wdsmix.converters.run import Outcome
+
+__all__ = ["exit_code", "show", "show_set"]
+
+_NAMES_SHOWN = 3
+_REASONS_SHOWN = 12
+
+
+def exit_code(dropped: Sequence[Dropped]) -> int:
+    """1 if a whole file was unreadable, else 0: single bad episodes are the policy's to judge."""
+    return int(any(drop.kind == "file" for drop in dropped))
+
+
+def show(outcome: Outcome, *, console: Console | None = None) -> None:
+    """Shows what a run did, the set or part it made, what was left out, and warnings."""
+    console = Console() if console is None else console
+    if outcome.manifest is None:
+        _show_part(outcome, console)
+    else:
+        show_set(outcome.folder, outcome.manifest, console=console)
+    if outcome.already_complete:
+        console.print("The set was already complete; nothing was written.")
+    else:
+        rate = outcome.frames / max(outcome.seconds, 1e-9)
+        console.print(f"{outcome.frames:,} frames written in {outcome.seconds:.1f} s ({rate:,.0f} frames/s).")
+    if outcome.manifest is None:
+        console.print("When all parts are done, join them with `wdsmix merge`.")
+
+
+def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None) -> None:
+    """Shows a finished set."""
+    console = Console() if console is None else console
+    table = _table(f"{manifest.name}: {folder}")
+    size = sum(entry.bytes for entry in manifest.files)
+    table.add_row("source", f"{manifest.kind}, {manifest.source_fps:g} frames/s, embodiment {manifest.embodiment}")
+    table.add_row("stored", f"{manifest.hz:g} frames/s, {_bytes(size)} in {len(manifest.files) + 1} files")
+    for split, counts in manifest.splits.items():
+        table.add_row(split, f"{counts.episodes:,} episodes, {counts.frames:,} frames, {counts.shards:,} shards")
+    for slot, camera in sorted(manifest.cameras.items()):
+        sizes = ", ".join(f"{width}x{height}" for width, height in camera.sizes[:3])
+        sizes += ", ..." if len(camera.sizes) > 3 else ""
+        share = 100 * camera.passthrough / camera.frames if camera.frames else 0.0
+        table.add_row(
+            slot,
+            f"{camera.key}: {camera.frames:,} {camera.encoding} of {sizes or 'no size'}, {share:.0f} % passed through",
+        )
+    for name, vector in manifest.vectors.items():
+        table.add_row(name, f"{vector.width} dimensions, {vector.frames:,} frames")
+    _print(console, table)
+    _show_dropped(manifest.dropped, console)
+    _show_warnings(manifest.warnings, console)
+
+
+def _show_part(outcome: Outcome, console: Console) -> None:
+    plan = outcome.plan
+    rows = [row for receipt in outcome.receipts for row in receipt.episodes]
+    table = _table(f"part of {plan.name}: {outcome.folder}")
+    table.add_row("shards", f"{len(outcome.receipts):,} of {len(plan.shards):,}")
+    table.add_row("stored", f"{len(rows):,} episodes, {sum(row.frames for row in rows):,} frames")
+    size = sum(entry.bytes for receipt in outcome.receipts for entry in receipt.files)
+    table.add_row("bytes", _bytes(size))
+    _print(console, table)
+    _show_dropped(outcome.dropped, console)
+    _show_warnings(plan.warnings, console)
+
+
+def _show_dropped(dropped: Sequence[Dropped], console: Console) -> None:
+    if not dropped:
+        return
+    groups: dict[tuple[str, str], list[Dropped]] = {}
+    for drop in dropped:
+        groups.setdefault((drop.kind, drop.reason), []).append(drop)
+    table = Table(title=f"left out: {len(dropped):,}", title_justify="left", show_edge=False, pad_edge=False)
+    for column in ("count", "what", "reason", "which"):
+        table.add_column(column, justify="right" if column == "count" else "left", overflow="fold")
+    ranked = sorted(groups.items(), key=lambda item: (item[0][0] != "file", -len(item[1])))
+    for (kind, reason), drops in ranked[:_REASONS_SHOWN]:
+        names = [escape("/".join(part for part in (drop.source_file, drop.source_episode) if part)) for drop in drops]
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        what = {"file": "unreadable file", "episode": "bad episode", "filter": "filtered"}[kind]
+        table.add_row(f"{len(drops):,}", what, escape(reason), shown)
+    _print(console, table)
+    if len(ranked) > _REASONS_SHOWN:
+        console.print(f"... and {len(ranked) - _REASONS_SHOWN} more reasons; all are in manifest.json")
+
+
+def _show_warnings(warnings: Sequence[str], console: Console) -> None:
+    for warning in warnings:
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}", highlight=False, soft_wrap=True)
+
+
+def _table(title: str) -> Table:
+    table = Table(title=escape(title), title_justify="left", show_header=False, show_edge=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _print(console: Console, table: Table) -> None:
+    console.print(table)
+    console.print()
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"
