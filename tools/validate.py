@@ -93,7 +93,10 @@ def _show(report: Report, console: Console) -> None:
             continue
         symbol = "[red]✗[/]" if bad else "[green]✓[/]"
         table.add_row(
-            symbol, escape(check.title), f"{seen:,} {check.unit}" if seen else "", f"[red]{bad:,}[/]" if bad else "0"
+            symbol,
+            escape(check.title),
+            f"{seen:,} {check.unit if seen != 1 else check.unit[:-1]}" if seen else "",
+            f"[red]{bad:,}[/]" if bad else "0",
         )
     console.print(table)
     for check in CHECKS:

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.shards.npy import read_header
 from wdsmix.shards.samples import Sample, iter_samples
 
 __all__ = [
@@ -273,17 +274,10 @@ def _first(suffix: str) -> SuffixScan:
 
 def _npy_width(head: bytes, path: Path, where: str) -> tuple[int, str]:
     """Width of a vector by its .npy header; or 0 and why it is none."""
-    stream = io.BytesIO(head)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version == (2, 0):
-            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            return 0, f".npy version {version} is for structured arrays"
-    except (ValueError, EOFError, TypeError, KeyError, SyntaxError) as error:
-        raise DataError(f"not a readable .npy: {str(error).splitlines()[0]}", path=path, where=where) from error
+        shape, _, dtype, _ = read_header(head)
+    except DataError as error:
+        raise DataError(error.message, path=path, where=where, expected=error.expected, found=error.found) from error
     if dtype.hasobject:
         return 0, "it holds pickled objects, which are never loaded"
     if dtype.kind not in "fiub":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from wdsmix.imaging import picture_size, sniff
 from wdsmix.shards.adopt_scan import TEXTS, EpisodeRule, Span, mapped_tar, read_json, timestamp
 from wdsmix.shards.files import PARTIAL, file_entry, fsync_file
 from wdsmix.shards.frames import write_frames
+from wdsmix.shards.npy import read_npy
 from wdsmix.shards.receipt import CameraCount, EpisodeRow, ShardReceipt
 from wdsmix.shards.samples import Sample, iter_samples
 from wdsmix.shards.writer import member_order
@@ -149,13 +149,15 @@ class _Rows:
 
     def _vector(self, name: str, width: int, data: bytes, where: str) -> npt.NDArray[np.float32]:
         try:
-            array = np.load(io.BytesIO(data), allow_pickle=False)
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim > 1:
-                raise ValueError("not a vector of numbers")
-        except (ValueError, OSError, EOFError, TypeError, KeyError, SyntaxError, MemoryError) as error:
+            array = read_npy(data)
+        except DataError as error:
             raise DataError(
-                f"not a readable .npy: {str(error).splitlines()[0]}", path=self.path, where=where
+                error.message, path=self.path, where=where, expected=error.expected, found=error.found
             ) from error
+        if array.dtype.kind not in "fiub" or array.ndim > 1:
+            raise DataError(
+                "not a vector of numbers", path=self.path, where=where, found=f"{array.dtype} {array.shape}"
+            )
         array = array.reshape(-1)
         if len(array) != width:
             raise DataError("vector of another width", path=self.path, where=where, expected=width, found=len(array))

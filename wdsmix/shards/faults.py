@@ -34,23 +34,23 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("manifest", "list", "manifest.json follows the contract and agrees with itself", "manifests"),
-    Check("digest", "list", "the manifest is the expected version (--digest)", "manifests"),
-    Check("missing", "list", "every file of the manifest is there", "files"),
-    Check("size", "list", "files have their size", "files"),
-    Check("extra", "list", "no other files", "files"),
+    Check("manifest", "list", "manifest follows the contract", "manifests"),
+    Check("digest", "list", "manifest is the version asked for", "manifests"),
+    Check("missing", "list", "all files are there", "files"),
+    Check("size", "list", "files have their sizes", "files"),
+    Check("extra", "list", "no foreign files", "files"),
     Check("leftover", "list", "no unfinished work", "files"),
     Check("checksum", "quick", "files match sha256 and crc32c", "files"),
-    Check("stats", "quick", "stats.json has the manifest's vectors; full: equals the rows", "vectors"),
-    Check("index", "quick", "index.parquet agrees with itself, the manifest and the shards", "episodes"),
-    Check("frames", "quick", "frames.arrow agrees with index and tar size", "frames"),
-    Check("vector", "quick", "vectors are finite; full: equal to their members", "values"),
-    Check("counts", "quick", "counts per camera and vector are the manifest's", "counts"),
-    Check("header", "full", "tar headers, padding and end marker are whole", "members"),
+    Check("stats", "quick", "statistics fit manifest and rows", "vectors"),
+    Check("index", "quick", "episode index agrees with shards", "episodes"),
+    Check("frames", "quick", "frame tables agree with index and tars", "frames"),
+    Check("vector", "quick", "vectors are finite, members equal rows", "values"),
+    Check("counts", "quick", "counts are the manifest's", "counts"),
+    Check("header", "full", "tar headers and padding are whole", "members"),
     Check("crc", "full", "frames match crc32c", "frames"),
-    Check("members", "full", "a frame's members are those of its record", "frames"),
-    Check("json", "full", "sample JSON agrees with its record", "frames"),
-    Check("picture", "full", "pictures decode, with a size and encoding of the manifest", "pictures"),
+    Check("members", "full", "samples have the members of their row", "frames"),
+    Check("json", "full", "sample JSON agrees with its row", "frames"),
+    Check("picture", "full", "pictures decode as the manifest lists", "pictures"),
 )
 
 _KINDS = frozenset(check.kind for check in CHECKS)

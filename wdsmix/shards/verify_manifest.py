@@ -74,7 +74,7 @@ def check_folder(folder: Path, manifest: Manifest, faults: Faults) -> set[str]:
             continue
         if path.name == ".work" or path.name.endswith(".partial"):
             faults.add("leftover", path.name, "left over from work that did not finish")
-        elif not path.name.startswith("."):
+        elif not path.name.startswith(".") and (not is_adopted(manifest) or path.suffix in (".tar", ".arrow")):
             faults.add("extra", path.name, "not a file of the set")
     faults.saw("leftover", len(list(folder.glob("*.partial"))) + (folder / ".work").exists())
     return present

@@ -21,6 +21,7 @@ from wdsmix.manifest import CameraEntry, FileEntry, Manifest
 from wdsmix.shards.faults import Faults
 from wdsmix.shards.files import file_entry
 from wdsmix.shards.frames import FrameTable
+from wdsmix.shards.npy import read_npy
 from wdsmix.shards.samples import iter_samples
 from wdsmix.shards.tario import BLOCK, END, Member, iter_members, padding, split_name, ustar_header
 from wdsmix.shards.verify_manifest import is_adopted
@@ -238,10 +239,8 @@ class _TarCheck:
             return
         where = f"{place}, {self.vectors[name].member}"
         try:
-            array = np.load(io.BytesIO(data), allow_pickle=False)
-            if not isinstance(array, np.ndarray):
-                raise ValueError("not one array")
-        except (ValueError, OSError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError) as error:
+            array = read_npy(data)
+        except DataError as error:
             self.faults.add_error("vector", self.name, error, where=where)
             return
         if self.adopted:
