@@ -24,9 +24,11 @@ import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
 from wdsmix.converters.hdf5.safe import Tree, join
-from wdsmix.converters.hdf5.sizes import encoded_size, raw_size, sniff, strip_padding
+from wdsmix.converters.hdf5.sizes import raw_size, strip_padding
 
 from wdsmix.episode import Image
+from wdsmix.errors import DataError
+from wdsmix.imaging import picture_size, sniff
 
 __all__ = ["Hdf5Images", "Storage", "survey"]
 
@@ -182,7 +184,7 @@ class Hdf5Images:
             with library_errors(self._tree.path, self._path):
                 values = _select(dataset, block)
             if self.storage.kind == "raw":
-                yield from self._pixels(values, dataset)
+                yield from self._pixels(block, values, dataset)
                 continue
             flat = np.ascontiguousarray(values).view(np.uint8).reshape(len(block), -1)
             for row, data in zip(block.tolist(), flat, strict=True):
@@ -225,13 +227,18 @@ class Hdf5Images:
                 raise self._bad(row, "no known storage of a picture", "bytes", f"{dataset.shape} {dataset.dtype}")
             yield self._picture(row, np.ascontiguousarray(value).view(np.uint8))
 
-    def _pixels(self, values: npt.NDArray[np.generic], dataset: h5py.Dataset) -> Iterator[npt.NDArray[np.uint8]]:
+    def _pixels(
+        self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.generic], dataset: h5py.Dataset
+    ) -> Iterator[npt.NDArray[np.uint8]]:
         if values.dtype.kind == "f":
             if self._scale is None:
                 self._scale = self._float_scale(dataset)
-            with np.errstate(invalid="ignore"):
-                values = np.clip(np.nan_to_num(values.astype(np.float32)) * self._scale + 0.5, 0, 255)
-        frames = values.astype(np.uint8, copy=False)
+            if not np.isfinite(values).all():
+                raise self._bad(
+                    int(rows[0]), "not finite", "pixels", "NaN or infinity in this picture or the next ones"
+                )
+            values = np.clip(values.astype(np.float32) * self._scale + 0.5, 0, 255)
+        frames = values.view(np.uint8) if values.dtype.itemsize == 1 else values.astype(np.uint8)
         for frame in frames:
             yield _to_rgb(frame, self.storage.axis)
 
@@ -247,21 +254,23 @@ class Hdf5Images:
         kind = sniff(data[:16].tobytes())
         if kind is not None:
             encoded = strip_padding(data.tobytes(), kind)
-            size = encoded_size(encoded)
-            if size is None:
-                raise self._bad(row, "a damaged picture", f"a whole {kind.upper()}", f"{len(encoded)} bytes")
+            try:
+                size = picture_size(encoded)
+            except DataError as error:
+                found = f"{len(encoded)} bytes: {error.message}"
+                raise self._bad(row, "a damaged picture", f"a whole {kind.upper()}", found) from error
             self._same_size(row, size)
             return encoded
         if not data.any():
             raise self._bad(row, "no picture: never written", "an encoded picture", f"{data.size} zero bytes")
-        size = self._size or self._given or self._find_size(row) or raw_size(data.size)
-        if size is None or data.size < size[0] * size[1] * 3 or data[size[0] * size[1] * 3 :].any():
-            expected = "JPEG, PNG or WebP" + (f", or {size[0]}x{size[1]}x3 raw bytes" if size else "")
+        raw = self._size or self._given or self._find_size(row) or raw_size(data.size)
+        if raw is None or data.size < raw[0] * raw[1] * 3 or data[raw[0] * raw[1] * 3 :].any():
+            expected = "JPEG, PNG or WebP" + (f", or {raw[0]}x{raw[1]}x3 raw bytes" if raw else "")
             found = f"{data.size} bytes that start {data[:4].tobytes()!r}"
-            hint = None if size else "if they are raw pixels, give their size: --raw-size WIDTHxHEIGHT"
+            hint = None if raw else "if they are raw pixels, give their size: --raw-size WIDTHxHEIGHT"
             raise self._bad(row, "not a picture", expected, found, hint)
-        self._same_size(row, size)
-        return data[: size[0] * size[1] * 3].reshape(size[1], size[0], 3)
+        self._same_size(row, raw)
+        return data[: raw[0] * raw[1] * 3].reshape(raw[1], raw[0], 3)
 
     def _same_size(self, row: int, size: tuple[int, int]) -> None:
         if size[0] * size[1] > self._tree.budget.pixels:
@@ -283,8 +292,8 @@ class Hdf5Images:
                 value = dataset[pick : pick + 1]
             first = value[0] if value.dtype.kind == "O" else value
             data = np.ascontiguousarray(first).view(np.uint8).reshape(-1).tobytes()
-            if pick != row and sniff(data[:16]) is not None:
-                return encoded_size(data)
+            if sniff(data[:16]) is not None:
+                return picture_size(data)
         return None
 
     def _bad(

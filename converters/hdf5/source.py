@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +13,7 @@ from wdsmix.converters.hdf5.dialects import all_dialects
 from wdsmix.converters.hdf5.faults import CHECKS
 from wdsmix.converters.hdf5.files import Found, confined, find_files, fingerprint
 from wdsmix.converters.hdf5.layout import FileFacts
+from wdsmix.converters.hdf5.numbering import gaps
 from wdsmix.converters.hdf5.open_episode import open_episode
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.scan import EpisodeScan, FileScan, scan_files
@@ -39,14 +38,14 @@ class Hdf5Source:
         quiet: No progress bar.
     """
 
-    def __init__(self, path: Path, options: Hdf5Options, *, workers: int = 0, quiet: bool = False) -> None:
+    def __init__(self, path: Path, options: Hdf5Options, *, workers: int = 0, quiet: bool = True) -> None:
         self._path = path
         self._options = options
         self._workers = workers or min(8, len(os.sched_getaffinity(0)))
         self._quiet = quiet
         self._found: Found | None = None
         self._scans: dict[str, FileScan] | None = None
-        self._facts: dict[str, FileFacts] = {}
+        self._fps = 0.0
         self._slots: dict[str, dict[str, str]] = {}
         self._refs: list[EpisodeRef] = []
         self._warnings: list[str] = []
@@ -60,6 +59,14 @@ class Hdf5Source:
             }
             state["_refs"] = []
         return state
+
+    libraries = ("h5py",)
+    """Packages whose versions belong in the manifest."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder that is read."""
+        return self._path
 
     @property
     def files(self) -> Found:
@@ -87,8 +94,9 @@ class Hdf5Source:
         if self._scans is None:
             self._scans = self._scan()
             self._check_fatal(self._scans)
-            self._warnings = [*self.files.warnings, *_gather_warnings(self._scans), *_gaps(self._scans)]
+            self._warnings = [*self.files.warnings, *_gather_warnings(self._scans), *gaps(self._scans)]
             self._slots = {dialect: self._assign(dialect, scans) for dialect, scans in _by_dialect(self._scans).items()}
+            self._fps = self._rate(self._scans)
             self._refs = self._build(self._scans)
         return list(self._refs)
 
@@ -134,6 +142,15 @@ class Hdf5Source:
             raise ConfigError("no such camera", where="--camera", expected=f"one of: {there}", found=", ".join(absent))
         return {slot: key for slot, key in slots.items() if key is not None}
 
+    def _rate(self, scans: Mapping[str, FileScan]) -> float:
+        """The rate of the most frames."""
+        frames: Counter[float] = Counter()
+        for scan in scans.values():
+            for episode in scan.episodes:
+                if episode.fault is None:
+                    frames[scan.fps] += episode.frames
+        return frames.most_common(1)[0][0] if frames else self._options.fps or 30.0
+
     def _gripper(self, dialect: str, scans: Mapping[str, FileScan]) -> bool:
         """Whether the gripper goes to the state of a dialect's episodes."""
         if self._options.gripper != "auto":
@@ -164,6 +181,10 @@ class Hdf5Source:
             return EpisodeRef(
                 id=unique, file=file, frames=0, fault=episode.fault, fault_kind=episode.fault_kind, split=episode.split
             )
+        if abs(scan.fps - self._fps) > 1e-3 * self._fps:
+            rates = f"recorded at {scan.fps:g} frames/s, most of the source at {self._fps:g}"
+            fault = f"{rates}: convert it apart, or give --fps"
+            return EpisodeRef(id=unique, file=file, frames=0, fault=fault, split=episode.split)
         widths = {name: width for name, width in episode.widths.items() if name != "gripper"}
         if gripper:
             widths["state"] += episode.widths.get("gripper", 0)
@@ -187,20 +208,11 @@ class Hdf5Source:
         """Rate, cameras, names and kinds of the dimensions, from what most frames have."""
         self.episodes()
         scans = self._scans or {}
-        weights: Counter[tuple[str, float]] = Counter()
+        frames: Counter[str] = Counter()
         for scan in scans.values():
-            good = [episode.frames for episode in scan.episodes if episode.fault is None]
-            if good:
-                weights[scan.dialect, scan.fps] += sum(good)
-        (dialect, fps), _ = weights.most_common(1)[0] if weights else (("", self._options.fps or 30.0), 0)
-        dialects = sorted({name for name, _ in weights})
-        rates = sorted({rate for _, rate in weights})
-        warnings = list(self._warnings)
-        if len(rates) > 1:
-            warnings.append(
-                f"files have different rates ({', '.join(f'{rate:g}' for rate in rates)}); {fps:g} is taken for the "
-                "set: convert them apart, or give --fps"
-            )
+            frames[scan.dialect] += sum(episode.frames for episode in scan.episodes if episode.fault is None)
+        dialects = sorted(name for name, count in frames.items() if count)
+        dialect = frames.most_common(1)[0][0] if dialects else ""
         cameras, kept = self._describe_cameras(scans, dialects)
         robots = Counter(scan.embodiment for scan in scans.values() if scan.embodiment)
         origins = sorted({scan.fps_from for scan in scans.values() if scan.dialect and scan.fault is None})
@@ -208,7 +220,7 @@ class Hdf5Source:
         return SourceInfo(
             name=flat.resolve().name if self._path.is_dir() else flat.stem,
             kind="hdf5/" + ("+".join(dialects) or "none"),
-            fps=fps,
+            fps=self._fps,
             embodiment=robots.most_common(1)[0][0] if robots else "",
             vectors=self._describe_vectors(scans, dialect),
             cameras=cameras,
@@ -221,7 +233,7 @@ class Hdf5Source:
                 "cameras": kept,
                 "on_length_mismatch": self._options.on_length_mismatch,
             },
-            warnings=_capped(warnings),
+            warnings=_capped(self._warnings),
         )
 
     def _describe_cameras(
@@ -248,10 +260,11 @@ class Hdf5Source:
 
     def _describe_vectors(self, scans: Mapping[str, FileScan], dialect: str) -> dict[str, VectorSpec]:
         common: dict[str, Counter[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+        appended = {ref.file for ref in self._refs if ref.locator.get("gripper")}
         for file, scan in scans.items():
             if scan.dialect != dialect:
                 continue
-            gripper = any(ref.file == file and ref.locator.get("gripper") for ref in self._refs)
+            gripper = file in appended
             for episode in scan.episodes:
                 if episode.fault is not None:
                     continue
@@ -295,7 +308,7 @@ class Hdf5Source:
         """What ``wdsmix check`` should list beside the episodes' own faults: (check, subject, text)."""
         self.episodes()
         scans = self._scans or {}
-        found = [(CHECKS["names"], "", text) for text in _gaps(scans)]
+        found = [(CHECKS["names"], "", text) for text in gaps(scans)]
         for file, scan in scans.items():
             if scan.fault is not None:
                 found.append((CHECKS.get(scan.check, CHECKS["opens"]), file, scan.fault))
@@ -341,50 +354,6 @@ def _gather_warnings(scans: Mapping[str, FileScan]) -> list[str]:
         f"{files[0]}: {text}" if len(files) == 1 else f"{text} ({len(files)} files, the first: {files[0]})"
         for text, files in places.items()
     ]
-
-
-def _gaps(scans: Mapping[str, FileScan]) -> list[str]:
-    """Numbers missing in the names of chunks and of their episodes."""
-    found = []
-    numbered = {file: scan for file, scan in scans.items() if scan.dialect in _numbered()}
-    for file, scan in numbered.items():
-        gap = _missing([episode.group.rsplit("/", 1)[-1] for episode in scan.episodes])
-        if gap:
-            found.append(f"{file}: {gap}")
-    folders: dict[str, list[str]] = {}
-    for file in scans:  # an unreadable chunk is there all the same
-        if numbered:
-            folders.setdefault(file.rpartition("/")[0], []).append(Path(file).stem)
-    for folder, names in folders.items():
-        gap = _missing(names)
-        if gap:
-            found.append(f"{folder}: {gap}" if folder else gap)
-    return found
-
-
-def _numbered() -> set[str]:
-    return {name for name, dialect in all_dialects().items() if dialect.numbered}
-
-
-def _missing(names: Sequence[str]) -> str:
-    """The gaps in numbered names, in words; empty where there is none."""
-    series: dict[str, set[int]] = {}
-    widths: dict[str, int] = {}
-    for name in names:
-        match = re.fullmatch(r"(.*?)(\d{1,9})", name)
-        if match:
-            series.setdefault(match[1], set()).add(int(match[2]))
-            widths[match[1]] = len(match[2])
-    gaps = []
-    for prefix, numbers in series.items():
-        ordered = sorted(numbers)
-        for low, high in pairwise(ordered):
-            if high - low > 1:
-                first, last = f"{prefix}{low + 1:0{widths[prefix]}d}", f"{prefix}{high - 1:0{widths[prefix]}d}"
-                gaps.append(first if first == last else f"{first} to {last}")
-    if not gaps:
-        return ""
-    return "missing in the numbering: " + ", ".join(gaps[:20]) + (f" and {len(gaps) - 20} more" if gaps[20:] else "")
 
 
 def _capped(warnings: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,295 @@
+"""``wdsmix check FAMILY SRC``: reads a source and writes nothing.
+
+Works over the `wdsmix.converters.base.Source` protocol. A family can add to the table: its source may have
+``checks()`` (the lines of the table, in order) and ``findings()`` ((check, subject, text) for what its own metadata
+show), and its errors a ``check`` attribute (a key of the family's ``CHECKS``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wdsmix.converters.options import add_mapping_options, available_workers, load_families
+
+from wdsmix.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from wdsmix.converters.base import Source
+
+    from wdsmix.episode import Episode, EpisodeRef
+
+__all__ = ["HELP", "Line", "Report", "check", "configure", "run"]
+
+HELP = """Read a source, report what is wrong with it, write nothing.
+
+Each line of the table is one check with its count of good and bad files, episodes or pictures, and the first offenders.
+Pictures are decoded at the first, middle and last frame of each episode and camera; --full decodes all of them.
+Exit code 0: nothing is bad (notes do not count); 1: something is, or there is not one good episode.
+"""
+
+_OPENS, _COMPLETE, _READS, _ROWS, _FINITE, _IMAGES = (
+    "file opens",
+    "fields complete",
+    "episode reads",
+    "action and state rows equal",
+    "values finite",
+    "images decodable",
+)
+_NOTES = frozenset({"rate known", "names without gaps"})
+_SHOWN = 5
+
+
+@dataclass(slots=True)
+class Line:
+    """One check."""
+
+    name: str
+    ok: int = 0
+    bad: int = 0
+    note: bool = False
+    """Whether what is bad is only told, without an exit code."""
+    offenders: list[str] = field(default_factory=list)
+    """The first ones, in words."""
+
+    def fail(self, subject: str, text: str) -> None:
+        """Counts one offender."""
+        self.bad += 1
+        if len(self.offenders) < _SHOWN:
+            self.offenders.append(f"{subject}: {text}" if subject else text)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found."""
+
+    source: str
+    kind: str
+    files: int
+    episodes: int
+    filtered: int
+    frames: int
+    lines: dict[str, Line]
+    warnings: Sequence[str] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is bad and there is something to convert."""
+        return self.episodes > 0 and not any(line.bad and not line.note for line in self.lines.values())
+
+    def to_json(self) -> dict[str, object]:
+        """JSON types."""
+        return {
+            "source": self.source,
+            "kind": self.kind,
+            "files": self.files,
+            "episodes": self.episodes,
+            "filtered": self.filtered,
+            "frames": self.frames,
+            "good": self.good,
+            "checks": [
+                {"name": line.name, "ok": line.ok, "bad": line.bad, "note": line.note, "offenders": line.offenders}
+                for line in self.lines.values()
+            ],
+            "warnings": list(self.warnings),
+        }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds one subcommand a family."""
+    families = parser.add_subparsers(dest="family", metavar="FAMILY", required=True)
+    for name, family in load_families().items():
+        if isinstance(family, Exception):
+            families.add_parser(name, help=f"not available: {family}").set_defaults(missing=family)
+            continue
+        sub = families.add_parser(
+            name,
+            help=f"check {name} sources",
+            description=f"{HELP}\n{family.HELP}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument("src", type=Path, metavar="SRC", help="file or folder to read; never written to")
+        family.configure(sub)
+        add_mapping_options(sub)
+        group = sub.add_argument_group("check")
+        group.add_argument("--full", action="store_true", help="decode every picture")
+        group.add_argument("--json", action="store_true", help="print the report as JSON")
+        group.add_argument("--quiet", action="store_true", help="no progress")
+        group.add_argument("--allow-no-camera", action="store_true", help="episodes without any picture are fine")
+        group.add_argument("--workers", type=int, default=available_workers(), metavar="N", help="processes")
+        sub.set_defaults(open_source=family.source)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks; 1 if something is bad."""
+    if missing := getattr(args, "missing", None):
+        raise ConfigError(f"source family {args.family} can't be imported: {missing}")
+    report = check(
+        args.open_source(args),
+        str(args.src),
+        full=args.full,
+        allow_no_camera=args.allow_no_camera,
+        quiet=args.quiet or args.json,
+    )
+    if args.json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
+    else:
+        _show(report)
+    return 0 if report.good else 1
+
+
+def check(
+    source: Source, name: str, *, full: bool = False, allow_no_camera: bool = False, quiet: bool = True
+) -> Report:
+    """Checks a source.
+
+    Args:
+        source: A `wdsmix.converters.base.Source`.
+        name: What to call it.
+        full: Decode every picture instead of three of each camera and episode.
+        allow_no_camera: Whether an episode without pictures is fine.
+        quiet: No progress.
+    """
+    from wdsmix.progress import Progress
+
+    refs = source.episodes()
+    info = source.describe()
+    names = getattr(source, "checks", None)
+    order = list(names()) if callable(names) else [_OPENS, _COMPLETE, _READS]
+    lines = {line: Line(line, note=line in _NOTES) for line in (*order, _READS, _ROWS, _FINITE, _IMAGES)}
+    labels = _labels(source)
+    findings = getattr(source, "findings", None)
+    told: set[str] = set()
+    for line, subject, text in findings() if callable(findings) else ():
+        lines.setdefault(line, Line(line)).fail(subject, text)
+        told.add(text)
+    good = [ref for ref in refs if ref.fault is None]
+    for ref in refs:
+        if ref.fault is not None and ref.fault_kind != "filter" and not callable(findings):
+            lines[_OPENS if ref.fault_kind == "file" else _COMPLETE].fail(ref.id, ref.fault)
+        elif ref.fault is not None and ref.fault_kind == "episode" and ref.fault not in told:
+            lines[_COMPLETE].fail(ref.id, ref.fault)
+    frames = 0
+    with Progress(len(good), "episodes", "check", quiet=quiet) as bar:
+        for ref in good:
+            if not ref.cameras and not allow_no_camera:
+                lines[_COMPLETE].fail(ref.id, "it has no pictures")
+            frames += _check_episode(source, ref, lines, labels, full=full)
+            bar.advance(1)
+    files = {ref.file for ref in refs}
+    bad_files = {ref.file for ref in refs if ref.fault_kind == "file" and ref.fault is not None}
+    for line in lines.values():
+        if line.name == _OPENS:
+            line.ok = len(files - bad_files)
+        elif line.name not in (_READS, _ROWS, _FINITE, _IMAGES):
+            line.ok = max(0, sum(ref.fault is None or ref.fault_kind != "file" for ref in refs) - line.bad)
+    return Report(
+        source=name,
+        kind=info.kind,
+        files=len(files),
+        episodes=len(good),
+        filtered=sum(ref.fault_kind == "filter" for ref in refs),
+        frames=frames,
+        lines={key: line for key, line in lines.items() if line.ok or line.bad},
+        warnings=info.warnings,
+    )
+
+
+def _labels(source: object) -> Mapping[str, str]:
+    """The family's own names of checks, by the ``check`` attribute of its errors."""
+    module = sys.modules.get(type(source).__module__)
+    found = getattr(module, "CHECKS", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _check_episode(
+    source: Source, ref: EpisodeRef, lines: dict[str, Line], labels: Mapping[str, str], *, full: bool
+) -> int:
+    """Reads one episode; returns its frames."""
+    import numpy as np
+
+    try:
+        with source.read(ref) as episode:
+            lines[_READS].ok += 1
+            lengths = {name: len(values) for name, values in episode.vectors.items()}
+            if len(set(lengths.values())) > 1:
+                lines[_ROWS].fail(ref.id, ", ".join(f"{name} {length}" for name, length in lengths.items()))
+                return 0
+            lines[_ROWS].ok += 1
+            count = len(episode)
+            wrong = {
+                name: np.argwhere(~np.isfinite(values))[0].tolist()
+                for name, values in episode.vectors.items()
+                if not np.isfinite(values).all()
+            }
+            if wrong:
+                lines[_FINITE].fail(ref.id, ", ".join(f"{name} at {place}" for name, place in wrong.items()))
+            else:
+                lines[_FINITE].ok += 1
+            picks = np.arange(count) if full else np.unique(np.array([0, count // 2, count - 1]))
+            native = picks if episode.rows is None else episode.rows[picks]
+            for slot in episode.images:
+                _check_pictures(episode, ref, slot, native.astype(np.int64), lines)
+            return count
+    except DataError as error:
+        label = labels.get(getattr(error, "check", ""), _READS)
+        bare = DataError(error.message, where=error.where, expected=error.expected, found=error.found, hint=error.hint)
+        lines.setdefault(label, Line(label)).fail(ref.id, str(bare))
+        return 0
+
+
+def _check_pictures(
+    episode: Episode, ref: EpisodeRef, slot: str, rows: npt.NDArray[np.int64], lines: dict[str, Line]
+) -> None:
+    from wdsmix.imaging import decode_depth, decode_rgb
+
+    done = 0
+    try:
+        for picture in episode.images[slot].read(rows):
+            if isinstance(picture, bytes):
+                (decode_depth if episode.cameras[slot].kind == "depth" else decode_rgb)(picture)
+            done += 1
+            lines[_IMAGES].ok += 1
+        if done != len(rows):
+            raise DataError("the pictures end early", expected=len(rows), found=done)
+    except DataError as error:
+        place = f"{slot} ({episode.cameras[slot].key})" + (f", frame {int(rows[done])}" if done < len(rows) else "")
+        lines[_IMAGES].fail(f"{ref.id} {place}", str(error))
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    table = Table()
+    console.print(f"{escape(report.source)} ({escape(report.kind)})", soft_wrap=True)
+    table.add_column("check")
+    table.add_column("ok", justify="right")
+    table.add_column("bad", justify="right")
+    for line in report.lines.values():
+        colour = "" if not line.bad else "yellow" if line.note else "red"
+        table.add_row(line.name, str(line.ok), str(line.bad), style=colour)
+    console.print(table)
+    for line in report.lines.values():
+        if line.bad:
+            console.print(f"{line.name}: {line.bad} bad" + (" (a note)" if line.note else ""), style="bold")
+        for offender in line.offenders:
+            console.print(f"  {escape(offender)}", soft_wrap=True, highlight=False)
+        if line.bad > len(line.offenders):
+            console.print(f"  ... and {line.bad - len(line.offenders)} more")
+    for warning in report.warnings:
+        console.print(f"note: {escape(warning)}", soft_wrap=True)
+    filtered = f", {report.filtered} filtered out" if report.filtered else ""
+    verdict = "ready to convert" if report.good else "not good as it is"
+    console.print(
+        f"{report.files} files, {report.episodes} good episodes{filtered}, {report.frames} frames read: {verdict}"
+    )
