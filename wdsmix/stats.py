@@ -6,7 +6,8 @@ middle is within 0.098 % of everything in it (below 1.2e-38, where float32 itsel
 holds zero. No logarithm and no random number is involved: the same rows give the same histogram on every machine, in
 every order and grouping.
 
-Moments are Chan's: count, mean and sum of squared deviations in float64, merged pairwise. Merging in another grouping
+Moments are Chan's: count, mean and sum of squared deviations in float64, merged pairwise; the mean carries what it
+rounds off, so that a small spread around a large offset survives any number of merges. Merging in another grouping
 changes them by rounding only (about 1e-15), so whoever wants equal bytes merges in a fixed order.
 """
 
@@ -77,17 +78,19 @@ class FieldAccumulator:
         count: Rows seen.
         width: Dimensions.
         mean: float64 [width].
+        rest: float64 [width], what ``mean`` rounds off.
         squares: float64 [width], sum of squared deviations from the mean.
         min: float64 [width].
         max: float64 [width].
     """
 
-    __slots__ = ("_counts", "_keys", "_pending", "count", "max", "mean", "min", "squares", "width")
+    __slots__ = ("_counts", "_keys", "_pending", "count", "max", "mean", "min", "rest", "squares", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.count = 0
         self.mean: Float64Array = np.zeros(width)
+        self.rest: Float64Array = np.zeros(width)
         self.squares: Float64Array = np.zeros(width)
         self.min: Float64Array = np.full(width, np.inf)
         self.max: Float64Array = np.full(width, -np.inf)
@@ -115,13 +118,15 @@ class FieldAccumulator:
             made.count = len(array)
             return made
         rows = array.astype(np.float64)
+        first = rows[0].copy()
         made.count = len(rows)
-        # Deviations from the first row first: constant dimensions come out exact, large offsets cancel early.
-        made.mean = rows[0] + np.add.reduce(rows - rows[0], axis=0) / len(rows)
-        rows -= made.mean
-        rest = np.add.reduce(rows, axis=0)
-        made.squares = np.maximum(np.add.reduce(rows * rows, axis=0) - rest * rest / len(rows), 0.0)
-        made.mean = made.mean + rest / len(rows)
+        # From the first row on: constant dimensions come out exact, large offsets cancel before they round.
+        rows -= first
+        middle = np.add.reduce(rows, axis=0) / len(rows)
+        rows -= middle
+        over = np.add.reduce(rows, axis=0)
+        made.squares = np.maximum(np.add.reduce(rows * rows, axis=0) - over * over / len(rows), 0.0)
+        made.mean, made.rest = _two_sum(first, middle + over / len(rows))
         made.min = array.min(axis=0).astype(np.float64)
         made.max = array.max(axis=0).astype(np.float64)
         keys = bin_of(array).astype(np.int64) + (np.arange(made.width, dtype=np.int64) * _SPAN + _SPAN // 2)
@@ -139,9 +144,12 @@ class FieldAccumulator:
         if not other.count:
             return
         total = self.count + other.count
-        step = other.mean - self.mean
+        step = (other.mean - self.mean) + (other.rest - self.rest)
         self.squares = self.squares + other.squares + step * step * (self.count * other.count / total)
-        self.mean = self.mean + step * (other.count / total) if self.count else other.mean.copy()
+        if self.count:
+            self.mean, self.rest = _two_sum(self.mean, self.rest + step * (other.count / total))
+        else:
+            self.mean, self.rest = other.mean, other.rest
         self.count = total
         self.min = np.minimum(self.min, other.min)
         self.max = np.maximum(self.max, other.max)
@@ -194,6 +202,7 @@ class FieldAccumulator:
             "count": self.count,
             "width": self.width,
             "mean": self.mean.tolist(),
+            "rest": self.rest.tolist(),
             "squares": self.squares.tolist(),
             "min": [] if empty else self.min.tolist(),
             "max": [] if empty else self.max.tolist(),
@@ -211,7 +220,7 @@ class FieldAccumulator:
             made = cls(int(value["width"]))
             made.count = int(value["count"])
             if made.count:
-                for name in ("mean", "squares", "min", "max"):
+                for name in ("mean", "rest", "squares", "min", "max"):
                     setattr(made, name, np.array(value[name], dtype=np.float64).reshape(made.width))
             made._load([Histogram.model_validate(h) for h in value["histogram"]])
         except (KeyError, TypeError, ValueError) as error:
@@ -250,6 +259,13 @@ class FieldAccumulator:
         self._counts = np.concatenate(counts) if counts else self._counts
         if len(self._keys) > 1 and not bool((np.diff(self._keys) > 0).all()):
             raise ValueError("a histogram's bins don't ascend")
+
+
+def _two_sum(a: Float64Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """The rounded sum, and exactly what rounding took away (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
 
 
 def check_finite(array: npt.NDArray[np.float32]) -> None:
