@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -80,7 +81,7 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         checks = [
-            (self.hz >= 0, "hz", "0 or more", self.hz),
+            (0 <= self.hz < math.inf, "hz", "0 or more", self.hz),
             (self.image_size >= 0, "image-size", "0 or more", self.image_size),
             (1 <= self.quality <= 100, "quality", "1 to 100", self.quality),
             (0 <= self.val_fraction < 1, "val-fraction", "0 up to below 1", self.val_fraction),

@@ -422,8 +422,8 @@ def differences(old: Mapping[str, object], new: Mapping[str, object], *, prefix:
         if was == now:
             continue
         if isinstance(was, Mapping) and isinstance(now, Mapping):
-            inner = "--" if key == "arguments" else f"{prefix}{key}."
-            found += differences(was, now, prefix="" if prefix == "--" and key == "source" else inner)
+            options = key == "arguments" or (prefix == "--" and key == "source")
+            found += differences(was, now, prefix="--" if options else f"{prefix}{key}.")
         else:
             shown = f"{prefix}{key.replace('_', '-') if prefix == '--' else key}"
             found.append(f"{shown}: {_short(was)} -> {_short(now)}")

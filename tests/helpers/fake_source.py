@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from wdsmix.episode import Camera, Episode, EpisodeRef, SourceInfo, VectorSpec
 from wdsmix.errors import DataError
 from wdsmix.imaging import encode_jpeg
@@ -24,9 +25,10 @@ class FakeEpisode:
     file: str = "a.fake"
     frames: int = 10
     does: str = ""
-    """"" (nothing), "bad" (read raises), "key" (a KeyError), "picture" (a damaged picture at frame 3), "short" (too few
-    pictures), "long", "nan", "segv", "abort", "kill" (signals to the own process at frame 3), "exit", "once:PATH:SIGNAL"
-    (a signal the first time only), "enospc", "memory", "config", "unnamed" (a vector that the metadata do not have)."""
+    """Nothing if empty; "bad" (read raises), "key" (a KeyError), "picture" (a damaged one at frame 3), "short" and
+    "long" (too few, too many pictures), "nan", "unnamed" (a vector that the metadata do not have), "enospc", "memory";
+    at frame 3, in the reading process: "segv", "abort", "bus", "kill" (signals), "exit", and "once:PATH:SIGNAL" (a
+    signal, the first time only)."""
     fault: str | None = None
     fault_kind: str = "episode"
     split: str | None = None
@@ -82,7 +84,9 @@ class FakeStream:
                 Path(path).touch()
                 os.kill(os.getpid(), signal.Signals[name])
                 time.sleep(10)
-        number = {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "kill": signal.SIGKILL, "bus": signal.SIGBUS}.get(does)
+        number = {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "kill": signal.SIGKILL, "bus": signal.SIGBUS}.get(
+            does
+        )
         if number is not None:
             os.kill(os.getpid(), number)
             time.sleep(10)
