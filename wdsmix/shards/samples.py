@@ -50,9 +50,9 @@ def iter_samples(buffer: Any, *, path: str | Path) -> Iterator[Sample]:
     for member in iter_members(buffer, path=path, expect_end=True):
         name, suffix = split_name(member.name)
         where = f"byte {member.start}"
-        if not suffix:
+        if not suffix or name.endswith("/"):  # the latter: d/._a.jpg, by the stock rule key "d/"
             raise DataError(
-                "a member has no suffix, so it belongs to no sample",
+                "a member has no suffix or no name before it, so it belongs to no sample",
                 path=path,
                 where=where,
                 expected="KEY.SUFFIX",
