@@ -1,15 +1,12 @@
-"""Padding: one width for a vector that has another one in each source, with a mask of what is real."""
+"""Padding: one width for a vector that has another one in each source; the rest is zeros, masked by the normalizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping
 
 from wdsmix.errors import ConfigError
 
-__all__ = ["padded_width", "width_mask"]
+__all__ = ["padded_width"]
 
 
 def padded_width(name: str, widths: Mapping[str, int], pad_to: Mapping[str, int]) -> int:
@@ -37,8 +34,3 @@ def padded_width(name: str, widths: Mapping[str, int], pad_to: Mapping[str, int]
             found=wanted,
         )
     return wanted
-
-
-def width_mask(widths: Sequence[int], padded: int) -> npt.NDArray[np.bool_]:
-    """Which dimensions are real: bool [S, D] for S widths (0 where a source lacks the vector) and padded width D."""
-    return np.arange(padded)[None, :] < np.asarray(widths, dtype=np.int64).reshape(-1, 1)
