@@ -47,25 +47,25 @@ def picture(seed: int, width: int = 16, height: int = 12) -> bytes:
 
 
 def toy_episode(
-    number: int, frames: int, *, cameras: tuple[str, ...] = ("cam0", "cam1"), **more: Any
+    number: int, length: int, /, *, cameras: tuple[str, ...] = ("cam0", "cam1"), **more: Any
 ) -> dict[str, Any]:
-    """Arguments of `ShardWriter.write_episode`; a pure function of ``number`` and ``frames``."""
+    """Arguments of `ShardWriter.write_episode`; a pure function of ``number`` and ``length``."""
     rng = np.random.default_rng(number)
-    pictures = [{slot: picture(100 * number + 7 * t + k) for k, slot in enumerate(cameras)} for t in range(frames)]
+    pictures = [{slot: picture(100 * number + 7 * t + k) for k, slot in enumerate(cameras)} for t in range(length)]
     fields: dict[str, Any] = {
         "episode": number,
         "frames": iter(pictures),
         "vectors": {
-            "state": rng.normal(size=(frames, 3)).astype(np.float32),
-            "action": rng.normal(size=(frames, 2)).astype(np.float32),
-            "reward": np.eye(1, frames, frames - 1, dtype=np.float32).reshape(frames, 1),
+            "state": rng.normal(size=(length, 3)).astype(np.float32),
+            "action": rng.normal(size=(length, 2)).astype(np.float32),
+            "reward": np.eye(1, length, length - 1, dtype=np.float32).reshape(length, 1),
         },
-        "timestamps": np.arange(frames) / 10.0,
+        "timestamps": np.arange(length) / 10.0,
         "tasks": [f"task {number % 2}"],
         "extras": {"score": float(number), "task_zh": "任务", "note": ""},
         "source_file": f"file{number // 3}.hdf5",
         "source_episode": f"demo_{number % 3}",
-        "duration": frames / 10.0,
+        "duration": length / 10.0,
     }
     return {**fields, **more}
 
