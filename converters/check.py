@@ -173,14 +173,14 @@ def check(
     good = [ref for ref in refs if ref.fault is None]
     for ref in refs:
         if ref.fault is not None and ref.fault_kind != "filter" and not callable(findings):
-            lines[_OPENS if ref.fault_kind == "file" else _COMPLETE].fail(ref.id, ref.fault)
+            lines[_OPENS if ref.fault_kind == "file" else _COMPLETE].fail(_subject(ref), ref.fault)
         elif ref.fault is not None and ref.fault_kind == "episode" and ref.fault not in told:
-            lines[_COMPLETE].fail(ref.id, ref.fault)
+            lines[_COMPLETE].fail(_subject(ref), ref.fault)
     frames = 0
     with Progress(len(good), "episodes", "check", quiet=quiet) as bar:
         for ref in good:
             if not ref.cameras and not allow_no_camera:
-                lines[_COMPLETE].fail(ref.id, "it has no pictures")
+                lines[_COMPLETE].fail(_subject(ref), "it has no pictures")
             frames += _check_episode(source, ref, lines, labels, full=full)
             bar.advance(1)
     files = {ref.file for ref in refs}
@@ -202,6 +202,10 @@ def check(
     )
 
 
+def _subject(ref: EpisodeRef) -> str:
+    return f"{ref.file}/{ref.id}" if ref.id else ref.file
+
+
 def _labels(source: object) -> Mapping[str, str]:
     """The family's own names of checks, by the ``check`` attribute of its errors."""
     module = sys.modules.get(type(source).__module__)
@@ -220,7 +224,7 @@ def _check_episode(
             lines[_READS].ok += 1
             lengths = {name: len(values) for name, values in episode.vectors.items()}
             if len(set(lengths.values())) > 1:
-                lines[_ROWS].fail(ref.id, ", ".join(f"{name} {length}" for name, length in lengths.items()))
+                lines[_ROWS].fail(_subject(ref), ", ".join(f"{name} {length}" for name, length in lengths.items()))
                 return 0
             lines[_ROWS].ok += 1
             count = len(episode)
@@ -230,7 +234,7 @@ def _check_episode(
                 if not np.isfinite(values).all()
             }
             if wrong:
-                lines[_FINITE].fail(ref.id, ", ".join(f"{name} at {place}" for name, place in wrong.items()))
+                lines[_FINITE].fail(_subject(ref), ", ".join(f"{name} at {place}" for name, place in wrong.items()))
             else:
                 lines[_FINITE].ok += 1
             picks = np.arange(count) if full else np.unique(np.array([0, count // 2, count - 1]))
@@ -241,7 +245,7 @@ def _check_episode(
     except DataError as error:
         label = labels.get(getattr(error, "check", ""), _READS)
         bare = DataError(error.message, where=error.where, expected=error.expected, found=error.found, hint=error.hint)
-        lines.setdefault(label, Line(label)).fail(ref.id, str(bare))
+        lines.setdefault(label, Line(label)).fail(_subject(ref), str(bare))
         return 0
 
 
@@ -261,7 +265,7 @@ def _check_pictures(
             raise DataError("the pictures end early", expected=len(rows), found=done)
     except DataError as error:
         place = f"{slot} ({episode.cameras[slot].key})" + (f", frame {int(rows[done])}" if done < len(rows) else "")
-        lines[_IMAGES].fail(f"{ref.id} {place}", str(error))
+        lines[_IMAGES].fail(f"{_subject(ref)} {place}", str(error))
 
 
 def _show(report: Report) -> None:

@@ -81,7 +81,7 @@ def source(args: argparse.Namespace) -> Source:
 
     from wdsmix.converters.hdf5.detect import chosen
     from wdsmix.converters.hdf5.options import options_from
-    from wdsmix.converters.hdf5.source import Hdf5Source
+    from wdsmix.converters.hdf5.reader import Hdf5Source
 
     options = options_from(args)
     chosen(options)

@@ -88,7 +88,7 @@ def scan_file(root: Path, file: str, options: Hdf5Options) -> FileScan:
             result.dialect = dialect.name
             allowed = options.allow_no_camera and dialect.layout is not None
             if dialect.layout is None or (dialect.refusal and not allowed):
-                found = "; ".join(line.strip() for line in tree.lines(6))
+                found = ", ".join(line.strip().split("  ")[0] for line in tree.lines(6))
                 raise Hdf5Error(dialect.refusal, check="fields", expected="pictures beside the vectors", found=found)
             _scan_tree(tree, dialect, options, result)
     except Hdf5Error as fault:

@@ -16,7 +16,7 @@ from wdsmix.converters.hdf5.layout import FileFacts
 from wdsmix.converters.hdf5.numbering import gaps
 from wdsmix.converters.hdf5.open_episode import open_episode
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.scan import EpisodeScan, FileScan, scan_files
+from wdsmix.converters.hdf5.scan import EpisodeScan, FileScan, scan_file, scan_files
 from wdsmix.converters.hdf5.slots import assign_slots, match_camera
 from wdsmix.converters.hdf5.strings import natural_key
 
@@ -36,13 +36,17 @@ class Hdf5Source:
         options: Of the family.
         workers: Processes that scan.
         quiet: No progress bar.
+        isolate: Scan in child processes, which a crafted file may crash; False: in this one, for files that are trusted.
     """
 
-    def __init__(self, path: Path, options: Hdf5Options, *, workers: int = 0, quiet: bool = True) -> None:
+    def __init__(
+        self, path: Path, options: Hdf5Options, *, workers: int = 0, quiet: bool = True, isolate: bool = True
+    ) -> None:
         self._path = path
         self._options = options
         self._workers = workers or min(8, len(os.sched_getaffinity(0)))
         self._quiet = quiet
+        self._isolate = isolate
         self._found: Found | None = None
         self._scans: dict[str, FileScan] | None = None
         self._fps = 0.0
@@ -105,7 +109,9 @@ class Hdf5Source:
 
         found = self.files
         good = [file for file in found.files if file not in found.faults]
-        if len(good) < 2 or self._quiet:
+        if not self._isolate:
+            scans = {file: scan_file(found.root, file, self._options) for file in good}
+        elif len(good) < 2 or self._quiet:
             scans = scan_files(found.root, good, self._options, workers=self._workers)
         else:
             with Progress(len(good), "files", "scan") as bar:
@@ -169,14 +175,14 @@ class Hdf5Source:
         refs = []
         for file, scan in scans.items():
             if scan.fault is not None:
-                refs.append(EpisodeRef(id=file, file=file, frames=0, fault=_line(scan), fault_kind="file"))
+                refs.append(EpisodeRef(id="", file=file, frames=0, fault=_line(scan), fault_kind="file"))
                 continue
             refs += [self._ref(file, scan, episode, gripper[scan.dialect]) for episode in scan.episodes]
         return refs
 
     def _ref(self, file: str, scan: FileScan, episode: EpisodeScan, gripper: bool) -> EpisodeRef:
         name = episode.group.strip("/")
-        unique = f"{file}/{name.removeprefix('data/')}" if name else file
+        unique = name.removeprefix("data/") or Path(file).stem
         if episode.fault is not None:
             return EpisodeRef(
                 id=unique, file=file, frames=0, fault=episode.fault, fault_kind=episode.fault_kind, split=episode.split
