@@ -1,0 +1,1 @@
+"""What a shard set holds, for people: summary and contact sheet."""
