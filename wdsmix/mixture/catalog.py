@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 
-from wdsmix.errors import ConfigError, WdsmixError
+from wdsmix.errors import ConfigError, DataError, WdsmixError
 from wdsmix.mixture.config import CORE_VECTORS, MixtureConfig, Normalization, SourceConfig
 from wdsmix.mixture.explain import did_you_mean
 from wdsmix.mixture.normalize import Normalizer, Scale, scale_of
@@ -339,5 +339,12 @@ def _scale(
             f"no statistics of {name!r} to normalise by",
             where=f"source {source.name!r}",
             hint=f"set normalize: {{{name}: none}} for it, or put it into a norm_group with a set that has them",
+        )
+    if any(len(field.mean) != source.widths[name] for field in known):
+        raise DataError(
+            f"statistics and vectors differ in the width of {name!r}",
+            path=source.set.path / "stats.json",
+            expected=source.widths[name],
+            found=", ".join(str(len(field.mean)) for field in known),
         )
     return scale_of(known[0] if len(known) == 1 else merge_stats(known), how)

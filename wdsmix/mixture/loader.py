@@ -95,8 +95,8 @@ class MixtureDataset(IterableDataset[Batch]):
         self._parent_place: Place | None = None
         self._catalog: Catalog | None = open_catalog(config)
         self._digests = {source.name: source.order.digest for source in self._catalog.sources}
-        self._state: dict[str, object] = self._catalog.new_order().state_dict()
-        self._order: MixtureOrder | None = None
+        self._order: MixtureOrder | None = self._catalog.new_order()
+        self._state: dict[str, object] = self._order.state_dict()
         self._assembler: Assembler | None = None
 
     @property
