@@ -123,6 +123,10 @@ def _show(manifest: Manifest) -> None:
     for name, vector in manifest.vectors.items():
         console.print(f"  {escape(name)} = .{escape(vector.member)}: {vector.width} wide, {vector.frames:,} frames")
     console.print(
-        f"[green]✓[/] {escape(manifest.name)}: {counts.frames:,} frames of {counts.episodes:,} episodes in "
-        f"{counts.shards:,} tars, {manifest.hz:g} Hz"
+        f"[green]✓[/] {escape(manifest.name)}: {_n(counts.frames, 'frame')} of {_n(counts.episodes, 'episode')} in "
+        f"{_n(counts.shards, 'tar')}, {manifest.hz:g} Hz"
     )
+
+
+def _n(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"

@@ -172,7 +172,12 @@ def _show_cameras(summary: dict[str, Any], console: Console) -> None:
         mean = "" if camera["mean_bytes"] is None else _size(camera["mean_bytes"])
         kind = "" if camera["kind"] == "rgb" else f" {camera['kind']}"
         table.add_row(
-            slot, escape(camera["key"]), sizes, camera["encoding"] + kind, f"{camera['frames']:,}{share}", mean
+            escape(slot),
+            escape(camera["key"]),
+            sizes,
+            escape(camera["encoding"] + kind),
+            f"{camera['frames']:,}{share}",
+            mean,
         )
     console.print()
     console.print(table)

@@ -1,0 +1,94 @@
+"""The validate command: exit codes, table, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.damage import edit_index, flip
+from helpers.sets import toy_set
+
+from wdsmix.cli import main
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    toy_set(tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+@pytest.mark.parametrize(("level", "asked"), [("list", 5), ("quick", 11), ("full", 16)])
+def test_a_whole_set(toy: Path, capsys: pytest.CaptureFixture[str], level: str, asked: int) -> None:
+    assert main(["validate", str(toy), "--level", level]) == 0
+    out = capsys.readouterr().out
+    assert out.count("✓") == asked + 1
+    assert out.count("·") == 17 - asked
+    assert f"no faults at level {level}" in out
+    assert "✗" not in out
+
+
+def test_faults(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(toy / "train-00000.tar", 0)
+    assert main(["validate", str(toy)]) == 0
+    assert main(["validate", str(toy), "--level", "full", "--jobs", "1"]) == 1
+    captured = capsys.readouterr()
+    assert "✗ header: train-00000.tar: byte 0, row 0: damaged tar header" in captured.out
+    assert "✗ crc: train-00000.tar: row 0, 000000_000000, byte 0: crc32c differs (expected " in captured.out
+    assert "faults at level full" in captured.out.splitlines()[-1]
+    assert "20/20 frames" in captured.err
+
+
+def test_faults_beyond_the_limit_are_counted(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(rows: list[dict]) -> None:
+        for row in rows:
+            row["duration"] = -1.0
+
+    edit_index(toy, change)
+    assert main(["validate", str(toy), "--limit", "2"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("✗ index: index.parquet") == 2
+    assert "✗ index: and 3 more (--limit shows more)" in out
+
+
+def test_json(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (toy / "stats.json").write_bytes(b"{}")
+    assert main(["validate", str(toy), "--json"]) == 1
+    captured = capsys.readouterr()
+    value = json.loads(captured.out)
+    assert captured.err == ""
+    assert (value["ok"], value["level"], value["name"]) == (False, "quick", "toy")
+    found = {check["kind"]: check for check in value["checks"]}
+    assert found["size"]["faults"] == 1
+    assert found["checksum"]["faults"] == 2
+    assert not found["picture"]["asked"]
+    assert {detail["file"] for detail in value["details"]} == {"stats.json"}
+    assert set(value["details"][0]) == {"kind", "file", "where", "message", "expected", "found"}
+
+
+def test_digest(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["validate", str(toy), "--json"])
+    digest = json.loads(capsys.readouterr().out)["digest"]
+    assert main(["validate", str(toy), "--digest", digest[:12].upper()]) == 0
+    assert main(["validate", str(toy), "--digest", "0" * 12]) == 1
+    assert "another version of the set (expected 000000000000, found" in capsys.readouterr().out
+
+
+def test_quiet(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(toy), "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+@pytest.mark.parametrize("options", [["--jobs", "-1"], ["--limit", "0"], ["--level", "deep"]])
+def test_wrong_usage(toy: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(toy), *options]) == 2
+    assert main(["validate", str(toy / "nowhere")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(tmp_path)]) == 1
+    assert "✗ manifest: manifest.json: there is none: not a shard set, or not finished" in capsys.readouterr().out
+    (tmp_path / "manifest.json").write_text('{"[red]": 1}')
+    assert main(["validate", str(tmp_path)]) == 1
