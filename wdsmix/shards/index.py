@@ -134,10 +134,11 @@ class EpisodeIndex:
                 expected=episodes,
                 found=file.metadata.num_rows,
             )
+        self._total = file.metadata.num_rows
         table = file.read(columns=[*_NUMBERS, "shard", "split"], use_threads=False).combine_chunks()
         table.validate(full=True)
-        if any(column.null_count for column in table.columns):
-            raise DataError("a column holds nulls", path=self._path)
+        if table.num_rows != self._total or any(column.null_count for column in table.columns):
+            raise DataError("a column has missing values", path=self._path)
         shard, used = _codes(table["shard"], list(shards))
         beyond = sorted(set(used).difference(shards))
         if beyond:
@@ -177,9 +178,20 @@ class EpisodeIndex:
             try:
                 column = self._file().read(columns=[name], use_threads=False)[name]
                 column.validate(full=True)
+                nulls = column.null_count
+                if name == "tasks":
+                    nulls += sum(chunk.flatten().null_count for chunk in column.chunks)
+                if nulls or len(column) != self._total:
+                    raise DataError(
+                        "a column has missing values",
+                        path=self._path,
+                        where=name,
+                        expected=self._total,
+                        found=len(column) - nulls,
+                    )
+                self._texts[name] = column if self._rows is None else column.take(pa.array(self._rows))
             except ARROW_ERRORS as error:
                 raise DataError(f"not a readable episode index: {error}", path=self._path, where=name) from error
-            self._texts[name] = column if self._rows is None else column.take(pa.array(self._rows))
         return self._texts[name]
 
     def tasks(self, i: int) -> list[str]:
