@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 from helpers.damage import (
+    dying_worker,
     edit_index,
     edit_manifest,
     edit_table,
@@ -450,6 +451,15 @@ def test_processes_find_the_same(toy: Path, monkeypatch: pytest.MonkeyPatch) -> 
     together = full(toy, jobs=2, progress=lambda total: done.append)
     assert alone.to_json() == together.to_json()
     assert sum(done) >= 14
+
+
+def test_a_process_that_dies_costs_its_shard_alone(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wdsmix.shards.verify._INLINE_BYTES", 0)
+    monkeypatch.setattr("wdsmix.shards.verify._in_worker", dying_worker)
+    report = full(toy, jobs=2)
+    assert [fault.file for fault in faults(report, "header")] == ["train-00001.tar"]
+    assert "died" in faults(report, "header")[0].message
+    assert report.faults.examined["crc"] == 13  # of the other two shards
 
 
 FILES = (

@@ -14,6 +14,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -117,6 +118,8 @@ def _mapped(
             for result in pool.map(function, items):
                 yield result
                 tick(1)
+        except BrokenProcessPool as error:
+            raise DataError("a process that read the tars died", hint="--jobs 1 may tell which tar it was") from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -8,6 +8,7 @@ in faults, never in exceptions. Shards are checked in parallel, each in flat mem
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import queue
 from collections.abc import Callable, Sequence
@@ -253,28 +254,37 @@ def _in_worker(job: _Job) -> _Result:
 
 
 def _pooled(work: Sequence[_Job], jobs: int, tick: Tick) -> list[_Result]:
-    """Runs jobs in processes; one that dies (a decoder crashed on hostile bytes) is a fault of its shard."""
+    """Runs jobs in processes; one that dies (a decoder crashed on hostile bytes) is a fault of its shard alone."""
+    results: dict[int, _Result] = {}
+    _pool(work, range(len(work)), min(jobs, len(work)), tick, results)
+    for number in range(len(work)):
+        if number not in results:  # the pool broke: each of the rest gets one of its own
+            _pool(work, [number], 1, tick, results)
+        if number not in results:
+            results[number] = _Result(Faults(work[number].limit))
+            message = "the process that checked it died: its bytes crash a decoder, or memory ran out"
+            results[number].faults.add("header", f"{work[number].shard}.tar", message)
+    return [results[number] for number in range(len(work))]
+
+
+def _pool(work: Sequence[_Job], numbers: Sequence[int], jobs: int, tick: Tick, results: dict[int, _Result]) -> None:
     context = multiprocessing.get_context("spawn")
     ticks = context.Queue()
-    results: dict[int, _Result] = {}
     with concurrent.futures.ProcessPoolExecutor(
-        min(jobs, len(work)), mp_context=context, initializer=_start_worker, initargs=(ticks,)
+        jobs, mp_context=context, initializer=_start_worker, initargs=(ticks,)
     ) as pool:
-        pending = {pool.submit(_in_worker, job): number for number, job in enumerate(work)}
+        pending = {}
+        for number in numbers:
+            with contextlib.suppress(BrokenProcessPool):
+                pending[pool.submit(_in_worker, work[number])] = number
         while pending:
             done, _ = concurrent.futures.wait(pending, timeout=0.2, return_when=concurrent.futures.FIRST_COMPLETED)
             _drain(ticks, tick)
             for future in done:
                 number = pending.pop(future)
-                try:
+                with contextlib.suppress(BrokenProcessPool):
                     results[number] = future.result()
-                except BrokenProcessPool as error:
-                    results[number] = _Result(Faults(work[number].limit))
-                    results[number].faults.add_error(
-                        "header", f"{work[number].shard}.tar", error, where="a checking process died (try --jobs 1)"
-                    )
         _drain(ticks, tick)
-    return [results[number] for number in range(len(work))]
 
 
 def _drain(ticks: Any, tick: Tick) -> None:
