@@ -16,6 +16,7 @@ A camera may mix encoded and raw rows: a row whose bytes are as many as the othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -62,11 +63,12 @@ def survey(tree: Tree, path: str) -> Storage:
         if not names:
             raise Hdf5Error("an empty group where pictures should be", path=str(tree.path), where=path)
         return Storage(kind="group", rows=len(names))
-    tree.check_stored(path, found)
     with library_errors(tree.path, path):
         shape, dtype = found.shape, found.dtype
     if not shape:
         raise _unknown(tree, path, shape, dtype)
+    _check_frame(tree, path, found)
+    tree.check_stored(path, found)
     if dtype.kind == "O":
         inner = h5py.check_vlen_dtype(dtype)
         if inner is not None and len(shape) == 1 and np.dtype(inner).itemsize == 1 and np.dtype(inner).kind in "iu":
@@ -79,16 +81,6 @@ def survey(tree: Tree, path: str) -> Storage:
                 check="images",
             )
         raise _unknown(tree, path, shape, dtype)
-    frame = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-    if frame > tree.budget.frame_bytes:
-        raise Hdf5Error(
-            "refused: a picture is too large",
-            path=str(tree.path),
-            where=path,
-            check="safe",
-            expected=f"at most {tree.budget.frame_bytes} bytes",
-            found=str(frame),
-        )
     if len(shape) == 1 and dtype.kind in "SV" and dtype.names is None and dtype.subdtype is None:
         return Storage(kind="bytes", rows=shape[0])
     if len(shape) == 2 and dtype.kind in "iu" and dtype.itemsize == 1:
@@ -101,6 +93,19 @@ def survey(tree: Tree, path: str) -> Storage:
         if len(shape) == 3:
             return Storage(kind="raw", rows=shape[0], axis=-1)
     raise _unknown(tree, path, shape, dtype)
+
+
+def _check_frame(tree: Tree, path: str, dataset: h5py.Dataset) -> None:
+    frame = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+    if frame > tree.budget.frame_bytes:
+        raise Hdf5Error(
+            "refused: a picture is too large",
+            path=str(tree.path),
+            where=path,
+            check="safe",
+            expected=f"at most {tree.budget.frame_bytes} bytes",
+            found=str(frame),
+        )
 
 
 def _unknown(tree: Tree, path: str, shape: object, dtype: object) -> Hdf5Error:
@@ -166,7 +171,7 @@ class Hdf5Images:
 
     def _blocks(self, rows: npt.NDArray[np.int64], dataset: h5py.Dataset) -> Iterator[npt.NDArray[np.int64]]:
         """Cuts rows at multiples of the chunk length, so that each chunk is read and inflated once."""
-        row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64)))
+        row_bytes = max(1, dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
         step = max(1, _BLOCK_BYTES // row_bytes)
         if dataset.chunks is not None:
             chunk = dataset.chunks[0]
@@ -212,7 +217,7 @@ class Hdf5Images:
             if dataset is None:
                 raise self._bad(row, "not a dataset", "one picture")
             self._tree.check_stored(path, dataset)
-            if dataset.dtype.kind != "O" and dataset.nbytes > self._tree.budget.frame_bytes:
+            if math.prod(dataset.shape or ()) * dataset.dtype.itemsize > self._tree.budget.frame_bytes:
                 raise self._bad(row, "refused: a picture is too large", f"at most {self._tree.budget.frame_bytes}")
             with library_errors(self._tree.path, path):
                 value = dataset[()]

@@ -5,6 +5,7 @@ A *dialect* knows one structure. A *part* is one dataset of a vector; a vector i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -162,7 +163,7 @@ def read_value(tree: Tree, group: str, name: str) -> object:
     if found is not None:
         return found
     dataset = tree.dataset(join(group, name))
-    if dataset is None or dataset.shape is None or dataset.size > 4096 or dataset.nbytes > 1 << 20:
+    if dataset is None or dataset.shape is None or math.prod(dataset.shape) * dataset.dtype.itemsize > 1 << 20:
         return None
     try:
         tree.check_stored(join(group, name), dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -63,7 +64,7 @@ def _part(tree: Tree, part: Part) -> tuple[int, int]:
     if dataset.dtype.kind not in "fiub":
         raise Hdf5Error("not numeric", path=str(tree.path), where=part.path, found=str(dataset.dtype))
     tree.check_stored(part.path, dataset)
-    width = int(np.prod(dataset.shape[1:], dtype=np.int64))
+    width = math.prod(dataset.shape[1:])
     if width == 0 and dataset.shape[0]:
         raise Hdf5Error("no dimensions", path=str(tree.path), where=part.path, found=str(dataset.shape))
     return max(0, dataset.shape[0] - part.start), width

@@ -127,6 +127,13 @@ def _explain(path: Path, text: str) -> Hdf5Error:
             check="opens",
             hint="if no program writes it any more: make a copy, run `h5clear -s COPY`, and check what it holds",
         )
+    if "don't match" in text:
+        return Hdf5Error(
+            "already open in this process with other settings",
+            path=str(path),
+            check="opens",
+            hint="close it, or open it with h5py.File(path, locking=False)",
+        )
     if "lock" in text:
         return Hdf5Error(f"locked by another program: {text}", path=str(path), check="opens")
     return Hdf5Error(f"HDF5 can't open it ({size} bytes): {text}", path=str(path), check="opens")

@@ -36,7 +36,7 @@ class Hdf5Source:
         options: Of the family.
         workers: Processes that scan.
         quiet: No progress bar.
-        isolate: Scan in child processes, which a crafted file may crash; False: in this one, for files that are trusted.
+        isolate: Scan in child processes, which a crafted file may crash; False: in this one.
     """
 
     def __init__(

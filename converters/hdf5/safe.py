@@ -97,7 +97,10 @@ class Tree:
             count = len(group)
             if count > self.budget.children:
                 raise self._refuse(name, "too many names in one group", f"at most {self.budget.children}", f"{count}")
-            return sorted(group, key=natural_key)
+            names = (
+                name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name) for name in group
+            )
+            return sorted(names, key=natural_key)
 
     def child_groups(self, name: str) -> list[str]:
         """Names of the groups in a group; links that lead nowhere or are refused count too, to be reported."""
@@ -177,9 +180,9 @@ class Tree:
         """
         with library_errors(self.path, name):
             shape, stored = dataset.shape, dataset.id.get_storage_size()
-            if shape is None or dataset.size == 0:
+            if shape is None or 0 in shape:
                 return
-            declared = dataset.size * dataset.dtype.itemsize
+            declared = math.prod(shape) * dataset.dtype.itemsize
             if shape and shape[0] > self.budget.rows:
                 raise self._refuse(name, "too many rows", f"at most {self.budget.rows}", str(shape[0]))
             if stored == 0:
@@ -220,7 +223,7 @@ class Tree:
         dataset = self.dataset(name)
         if dataset is None:
             raise Hdf5Error("missing", path=str(self.path), where=name)
-        declared = dataset.size * dataset.dtype.itemsize if dataset.shape is not None else 0
+        declared = math.prod(dataset.shape) * dataset.dtype.itemsize if dataset.shape is not None else 0
         if declared > self.budget.vector_bytes:
             raise self._refuse(
                 name, "too large for a vector", f"at most {self.budget.vector_bytes} bytes", f"{declared}"

@@ -13,6 +13,7 @@ Actions of an operational-space controller are deltas of position, then rotation
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -22,7 +23,15 @@ from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, FileFacts, Part, find_parts, name_fault
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
-from wdsmix.converters.hdf5.strings import attribute, clean_text, json_object, natural_key, number, text
+from wdsmix.converters.hdf5.strings import (
+    MAX_ATTRIBUTE_BYTES,
+    attribute,
+    clean_text,
+    json_object,
+    natural_key,
+    number,
+    text,
+)
 
 from wdsmix.episode import DimensionKind
 
@@ -95,7 +104,7 @@ def _splits(tree: Tree, options: Hdf5Options) -> tuple[dict[str, str], frozenset
         dataset = tree.dataset(join("mask", name))
         if dataset is None or not dataset.shape or dataset.dtype.kind not in "SO":
             continue
-        if dataset.size > tree.budget.children:
+        if math.prod(dataset.shape) * dataset.dtype.itemsize > MAX_ATTRIBUTE_BYTES:
             raise Hdf5Error(
                 "refused: too many names in a mask", path=str(tree.path), where=f"/mask/{name}", check="safe"
             )

@@ -181,8 +181,17 @@ def test_task_falls_back_to_chinese_then_to_the_instruction(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "score"),
-    [(0.75, 0.75), (1, 1.0), ("0.9", 0.9), (np.array([0.25]), 0.25), (np.bytes_(b"2"), 2.0), ("good", None)]
-    + [(float("nan"), None), (np.array([1.0, 2.0]), None), (True, 1.0)],
+    [
+        (0.75, 0.75),
+        (1, 1.0),
+        ("0.9", 0.9),
+        (np.array([0.25]), 0.25),
+        (np.bytes_(b"2"), 2.0),
+        ("good", None),
+        (float("nan"), None),
+        (np.array([1.0, 2.0]), None),
+        (True, 1.0),
+    ],
 )
 def test_scores(tmp_path, value, score):
     write_platform(tmp_path / "c.hdf5", episodes=[1], attrs=False)
