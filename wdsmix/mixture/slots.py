@@ -1,0 +1,243 @@
+"""Slots: blocks of batch memory that are used again, within a process and across a process border.
+
+A fresh 25 MB batch costs more in page faults than its vectors cost to compute, and a fresh *shared* one half of
+decoding it. So each process that builds batches keeps a few slots. A slot is *lent* to a batch; when the last tensor
+or array over it is gone, it is free again; a builder that finds none free allocates one more. So a batch may be held
+for as long as anyone likes: its bytes stay.
+
+In a worker process a slot is anonymous shared memory (a memfd: no name, no file, no limit by /dev/shm, gone with the
+last process that maps it). `SlotBatch` pickles as the number of its slot; the first time the descriptor goes along,
+and the receiving process keeps the mapping. Two bytes behind the block say who uses it: one is written by the builder
+only, the other is set by the builder before it sends and cleared by the receiver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wdsmix.mixture.batch import Field
+
+__all__ = ["Note", "Slot", "SlotBatch", "SlotRing", "lend_tensors", "listen"]
+
+Block = npt.NDArray[np.uint8]
+
+_FLAGS = 64  # bytes behind a block; [0]: the builder's tensors live, [1]: sent and not yet dropped
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Slot:
+    """One block."""
+
+    ring: str
+    """Token of its ring: unique over processes."""
+    number: int
+    size: int
+    memory: mmap.mmap
+    flags: Block
+    """uint8 [64] at the block's end."""
+    descriptor: int = -1
+    """Of shared memory not yet sent; -1 elsewhere."""
+
+    @property
+    def flat(self) -> Block:
+        """uint8 [size]: a new array over the block."""
+        return np.frombuffer(self.memory, dtype=np.uint8, count=self.size)
+
+    def lend(self) -> Block:
+        """A new array over the block that keeps the slot in use for as long as anything made from it lives."""
+        return _watched(self.flat, self.flags, 0)
+
+
+class SlotRing:
+    """Slots of one size.
+
+    Args:
+        size: Bytes of a block.
+        shared: Whether another process is to receive what is lent.
+    """
+
+    def __init__(self, size: int, *, shared: bool) -> None:
+        self.size = size
+        self.shared = shared
+        self._token = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._slots: list[Slot] = []
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def take(self) -> Slot:
+        """A slot that nobody uses, marked as used by the builder; a new one where there is none."""
+        slot = next((slot for slot in self._slots if not slot.flags[:2].any()), None)
+        if slot is None:
+            slot = self._new()
+            self._slots.append(slot)
+        slot.flags[0] = 1
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Frees a taken slot that was not lent."""
+        slot.flags[0] = 0
+
+    def _new(self) -> Slot:
+        total = self.size + _FLAGS
+        descriptor = -1
+        if self.shared:
+            descriptor = _shared_file(total)
+            memory = mmap.mmap(descriptor, total)
+        else:
+            memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with contextlib.suppress(AttributeError, OSError):  # not every kernel has huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return Slot(
+            ring=self._token,
+            number=len(self._slots),
+            size=self.size,
+            memory=memory,
+            flags=_flags(memory, self.size),
+            descriptor=descriptor,
+        )
+
+
+def _shared_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("wdsmix-batch", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def _flags(memory: mmap.mmap, size: int) -> Block:
+    return np.frombuffer(memory, dtype=np.uint8, offset=size, count=_FLAGS)
+
+
+def _watched(array: Block, flags: Block, place: int) -> Block:
+    """Has a flag cleared when ``array`` dies, which is after all tensors and arrays made from it."""
+    weakref.finalize(array, _clear, flags, place, os.getpid()).atexit = False
+    return array
+
+
+def _clear(flags: Block, place: int, process: int) -> None:
+    # A forked child that lets go of what it inherited says nothing about its parent.
+    if os.getpid() == process:
+        flags[place] = 0
+
+
+def lend_tensors(array: Block, fields: Mapping[str, Field]) -> dict[str, torch.Tensor]:
+    """The arrays of a batch as tensors over one block; pictures channels-first by view.
+
+    Args:
+        array: uint8, the block. The tensors keep it alive.
+        fields: Where each array lies in it.
+    """
+    flat = torch.from_numpy(array)
+    out: dict[str, torch.Tensor] = {}
+    for name, field in fields.items():
+        kind = torch.from_numpy(np.empty(0, dtype=field.dtype)).dtype
+        tensor = flat[field.start : field.start + field.nbytes].view(kind).view(field.shape)
+        out[name] = tensor.movedim(-1, -3) if name in ("images", "goal_images") else tensor
+    return out
+
+
+class SlotBatch(dict[str, Any]):
+    """A batch over a shared slot, as a worker process yields it: a dict that pickles without its bytes.
+
+    The receiver gets a plain dict. Entries that were replaced or added in between travel as they are.
+    """
+
+    def __init__(
+        self, entries: Mapping[str, Any], slot: Slot, fields: Mapping[str, Field], note: Note | None = None
+    ) -> None:
+        super().__init__(entries)
+        self._slot = slot
+        self._fields = fields
+        self._note = note
+        self._lent = {name: entries[name] for name in fields}
+
+    def __copy__(self) -> SlotBatch:
+        # torch's default_convert copies mappings; copy.copy would go through __reduce__ and send the slot.
+        new = SlotBatch.__new__(SlotBatch)
+        dict.__init__(new, self)
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __reduce__(self) -> tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]:
+        slot = self._slot
+        fields = {name: field for name, field in self._fields.items() if self.get(name) is self._lent[name]}
+        rest = {name: value for name, value in self.items() if name not in fields}
+        handle = None
+        if slot.descriptor >= 0:
+            # DupFd makes a duplicate that lives until the receiver has fetched it.
+            handle = reduction.DupFd(slot.descriptor)
+            os.close(slot.descriptor)
+            slot.descriptor = -1
+        slot.flags[1] = 1
+        return _receive, ((slot.ring, slot.number), slot.size, handle, fields, list(self), rest, self._note)
+
+
+_mapped: dict[tuple[str, int], mmap.mmap] = {}
+"""Slots of other processes that this process has mapped."""
+
+Note = tuple[str, object]
+"""What a builder wants its dataset in the receiving process to know: the dataset's token, and the message."""
+
+_listeners: dict[str, weakref.WeakMethod[Callable[[Any], None]]] = {}
+
+
+def listen(token: str, method: Callable[[Any], None]) -> None:
+    """Has a bound method called with the note of every batch received for ``token``, while its object lives."""
+    _listeners[token] = weakref.WeakMethod(method, lambda _: _listeners.pop(token, None))
+
+
+def _receive(
+    key: tuple[str, int],
+    size: int,
+    handle: Any,
+    fields: Mapping[str, Field],
+    names: Iterable[str],
+    rest: dict[str, Any],
+    note: Note | None,
+) -> dict[str, Any]:
+    """Rebuilds a batch in the process that receives it."""
+    if handle is not None:
+        _forget_the_dead()
+        descriptor = handle.detach()
+        try:
+            _mapped[key] = mmap.mmap(descriptor, size + _FLAGS)
+        finally:
+            os.close(descriptor)
+    memory = _mapped[key]
+    array = _watched(np.frombuffer(memory, dtype=np.uint8, count=size), _flags(memory, size), 1)
+    tensors = lend_tensors(array, fields)
+    batch = {name: tensors[name] if name in tensors else rest[name] for name in names}
+    if note is not None:
+        reference = _listeners.get(note[0])
+        method = reference() if reference is not None else None
+        if method is not None:
+            method(note[1])
+    return batch
+
+
+def _forget_the_dead() -> None:
+    """Unmaps the slots of processes that are gone; batches over them keep their own reference."""
+    for key in list(_mapped):
+        try:
+            os.kill(int(key[0].split("-", 1)[0]), 0)
+        except ProcessLookupError:
+            del _mapped[key]
+        except PermissionError:
+            pass
