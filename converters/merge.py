@@ -84,6 +84,11 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
     with terminable(), system_errors_told(out), Locks(out):
         for folder in others:
             folder.check_plan(plan)
+        manifest = work.manifest()
+        if manifest is not None:  # a run that held the lock has just finished it
+            work.check_finished(manifest, plan)
+            work.remove()
+            return manifest
         work.adopt(plan)
         receipts = work.receipts(plan)
         for folder in others:

@@ -50,16 +50,16 @@ class Locks:
     Args:
         folder: Folder of the set.
         part: (i, n) with i from 0; n = 1 is a whole run, which nothing else may share.
-        patience: Seconds to wait for locks of processes that are just ending.
+        patience: Seconds to wait for locks of processes that are just ending (default: 3).
 
     Raises:
         ConflictError: another run is at work there.
     """
 
-    def __init__(self, folder: Path, part: tuple[int, int] = (0, 1), *, patience: float = _PATIENCE) -> None:
+    def __init__(self, folder: Path, part: tuple[int, int] = (0, 1), *, patience: float | None = None) -> None:
         self.handles: list[int] = []
         self._work = folder / _WORK
-        self._until = time.monotonic() + patience
+        self._until = time.monotonic() + (_PATIENCE if patience is None else patience)
         index, count = part
         try:
             if count == 1:
@@ -161,12 +161,14 @@ class WorkFolder:
     def manifest(self) -> Manifest | None:
         """The manifest of a finished set."""
         path = self.folder / "manifest.json"
-        return read_model(Manifest, path.read_bytes(), path) if path.is_file() else None
+        data = _bytes_of(path)
+        return None if data is None else read_model(Manifest, data, path)
 
     def plan(self) -> Plan | None:
         """The plan of an unfinished set."""
         path = self.path / "plan.json"
-        return read_model(Plan, path.read_bytes(), path) if path.is_file() else None
+        data = _bytes_of(path)
+        return None if data is None else read_model(Plan, data, path)
 
     def adopt(self, plan: Plan) -> None:
         """Writes the plan, or makes sure that the one already there is the same.
@@ -249,6 +251,13 @@ class WorkFolder:
                 path.unlink()
         shutil.rmtree(self.path, ignore_errors=True)
         fsync_folder(self.folder)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 _COMPARED = (

@@ -20,6 +20,7 @@ import pytest
 from helpers import fake_source
 from helpers.fake_source import FakeEpisode, FakeSource, many, picture, vector
 from wdsmix.converters import run as runner
+from wdsmix.converters import workfolder
 from wdsmix.converters.base import ConvertOptions
 from wdsmix.converters.plan import Planning
 from wdsmix.converters.run import convert, run
@@ -281,21 +282,22 @@ def test_the_set_stays_out_of_its_source(tmp_path):
     convert(source, tmp_path / "src-set")
 
 
-def test_two_runs_at_once(tmp_path):
+def test_two_runs_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(workfolder, "_PATIENCE", 0.1)
     out = tmp_path / "set"
     with Locks(out):
         with pytest.raises(ConflictError, match="at work"):
-            Locks(out, patience=0.1)
+            Locks(out)
         with pytest.raises(ConflictError, match="at work"):
-            Locks(out, (0, 2), patience=0.1)
+            Locks(out, (0, 2))
     with Locks(out, (0, 2)), Locks(out, (1, 2)):
         with pytest.raises(ConflictError, match="part 2/2"):
-            Locks(out, (1, 2), patience=0.1)
+            Locks(out, (1, 2))
         with pytest.raises(ConflictError, match="at work"):
-            Locks(out, patience=0.1)
+            Locks(out)
         with pytest.raises(ConflictError, match="another count"):
-            Locks(out, (2, 3), patience=0.1)
-    with Locks(out, patience=0.1), pytest.raises(ConflictError):
+            Locks(out, (2, 3))
+    with Locks(out), pytest.raises(ConflictError):
         convert(FakeSource(many(2)), out)
     convert(FakeSource(many(2)), out)
 
