@@ -110,20 +110,19 @@ def _summary(manifest: Manifest) -> dict[str, object]:
 
 
 def _show(manifest: Manifest) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+    from wdsmix.tools.console import plain, result_console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = result_console()
     counts = manifest.counts
     for warning in manifest.warnings:
-        console.print(f"[yellow]![/] {escape(warning)}")
+        console.print(f"[yellow]![/] {plain(warning)}")
     for slot, camera in manifest.cameras.items():
         sizes = ", ".join(f"{w}x{h}" for w, h in camera.sizes[:3]) + (" ..." if len(camera.sizes) > 3 else "")
-        console.print(f"  {slot} = .{escape(camera.member)}: {camera.frames:,} {camera.encoding} pictures, {sizes}")
+        console.print(f"  {slot} = .{plain(camera.member)}: {camera.frames:,} {camera.encoding} pictures, {sizes}")
     for name, vector in manifest.vectors.items():
-        console.print(f"  {escape(name)} = .{escape(vector.member)}: {vector.width} wide, {vector.frames:,} frames")
+        console.print(f"  {plain(name)} = .{plain(vector.member)}: {vector.width} wide, {vector.frames:,} frames")
     console.print(
-        f"[green]✓[/] {escape(manifest.name)}: {_n(counts.frames, 'frame')} of {_n(counts.episodes, 'episode')} in "
+        f"[green]✓[/] {plain(manifest.name)}: {_n(counts.frames, 'frame')} of {_n(counts.episodes, 'episode')} in "
         f"{_n(counts.shards, 'tar')}, {manifest.hz:g} Hz"
     )
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from rich.console import Console
+    from wdsmix.tools.console import result_console
 
     from wdsmix.errors import ConfigError
     from wdsmix.shards.reader import ShardSet
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("bad value", where=f"--{option}", expected="1 or more", found=getattr(args, option))
     if args.out and args.frame is None:
         raise ConfigError("needs --frame", where="--out")
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
+    console = result_console()
     with ShardSet(args.set) as opened:
         if args.frame is not None:
             value: dict[str, Any] = _frame(opened, args.frame, args.out)
@@ -113,15 +113,15 @@ def _frame(opened: ShardSet, number: int, out: str | None) -> dict[str, Any]:
 
 
 def _show(summary: dict[str, Any], console: Console, top: int) -> None:
-    from rich.markup import escape
+    from wdsmix.tools.console import plain
 
     s = summary
     facts = [s["kind"], s["embodiment"], f"{s['hz']:g} Hz"]
     if s["source_fps"] != s["hz"]:
         facts.append(f"of {s['source_fps']:g}")
     facts.append(s["licence"] or "licence unknown")
-    console.print(f"[bold]{escape(s['name'])}[/]  {escape('  '.join(fact for fact in facts if fact))}")
-    console.print(f"version {s['digest'][:12]}  {escape(s['converter'])}  {escape(s['path'])}")
+    console.print(f"[bold]{plain(s['name'])}[/]  {plain('  '.join(fact for fact in facts if fact))}")
+    console.print(f"version {s['digest'][:12]}  {plain(s['converter'])}  {plain(s['path'])}")
     counts, shards = s["counts"], s["shards"]
     console.print(
         f"{_n(counts['frames'], 'frame')}, {_n(counts['episodes'], 'episode')}, {_size(s['bytes']['total'])}, "
@@ -130,7 +130,7 @@ def _show(summary: dict[str, Any], console: Console, top: int) -> None:
     )
     for split, part in s["splits"].items():
         console.print(
-            f"  {escape(split)}: {_n(part['frames'], 'frame')}, {_n(part['episodes'], 'episode')}, "
+            f"  {plain(split)}: {_n(part['frames'], 'frame')}, {_n(part['episodes'], 'episode')}, "
             f"{_n(part['shards'], 'shard')}"
         )
     _show_cameras(s, console)
@@ -140,13 +140,13 @@ def _show(summary: dict[str, Any], console: Console, top: int) -> None:
     _show_lengths(s["episodes"], console)
     for drop in s["dropped"][:top]:
         console.print(
-            f"[yellow]dropped[/] {drop['count']:,} ({drop['kind']}): {escape(drop['reason'])}, "
-            f"such as {escape(drop['example'])}"
+            f"[yellow]dropped[/] {drop['count']:,} ({drop['kind']}): {plain(drop['reason'])}, "
+            f"such as {plain(drop['example'])}"
         )
     if len(s["dropped"]) > top:
         console.print(f"  and {len(s['dropped']) - top} more reasons")
     for warning in s["warnings"]:
-        console.print(f"[yellow]![/] {escape(warning)}")
+        console.print(f"[yellow]![/] {plain(warning)}")
 
 
 def _table(*columns: tuple[str, bool]) -> Any:
@@ -159,7 +159,7 @@ def _table(*columns: tuple[str, bool]) -> Any:
 
 
 def _show_cameras(summary: dict[str, Any], console: Console) -> None:
-    from rich.markup import escape
+    from wdsmix.tools.console import plain
 
     if not summary["cameras"]:
         return
@@ -172,10 +172,10 @@ def _show_cameras(summary: dict[str, Any], console: Console) -> None:
         mean = "" if camera["mean_bytes"] is None else _size(camera["mean_bytes"])
         kind = "" if camera["kind"] == "rgb" else f" {camera['kind']}"
         table.add_row(
-            escape(slot),
-            escape(camera["key"]),
+            plain(slot),
+            plain(camera["key"]),
             sizes,
-            escape(camera["encoding"] + kind),
+            plain(camera["encoding"] + kind),
             f"{camera['frames']:,}{share}",
             mean,
         )
@@ -184,10 +184,10 @@ def _show_cameras(summary: dict[str, Any], console: Console) -> None:
 
 
 def _show_vector(name: str, vector: dict[str, Any], frames: int, console: Console, top: int) -> None:
-    from rich.markup import escape
+    from wdsmix.tools.console import plain
 
     share = "" if vector["frames"] == frames else f", in {vector['frames']:,} of {frames:,} frames"
-    console.print(f"\n[bold]{escape(name)}[/] [{vector['width']}]{share}")
+    console.print(f"\n[bold]{plain(name)}[/] [{vector['width']}]{share}")
     dims = vector["dims"]
     if not vector["train_frames"]:
         console.print("  no statistics: no train frame has it")
@@ -198,7 +198,7 @@ def _show_vector(name: str, vector: dict[str, Any], frames: int, console: Consol
     table = _table(("", True), *named, *((key, True) for key in keys), ("", False))
     for dim, label in list(zip(dims, labels, strict=True))[:top]:
         constant = "[yellow]constant[/]" if dim["constant"] else ""
-        cells = [escape(label)] if named else []
+        cells = [plain(label)] if named else []
         table.add_row(str(dim["dim"]), *cells, *(f"{dim[key]:.3g}" for key in keys), constant)
     console.print(table)
     if len(dims) > top:
@@ -212,11 +212,11 @@ def _label(dim: dict[str, Any]) -> str:
 
 
 def _show_tasks(tasks: list[dict[str, Any]], console: Console, top: int) -> None:
-    from rich.markup import escape
+    from wdsmix.tools.console import plain
 
     table = _table((f"tasks ({len(tasks):,})", False), ("frames", True), ("episodes", True))
     for task in tasks[:top]:
-        table.add_row(escape(task["task"] or "(none)"), f"{task['frames']:,}", f"{task['episodes']:,}")
+        table.add_row(plain(task["task"] or "(none)"), f"{task['frames']:,}", f"{task['episodes']:,}")
     console.print()
     console.print(table)
     if len(tasks) > top:

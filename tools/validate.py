@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from contextlib import ExitStack
 
-    from rich.console import Console
+    from wdsmix.tools.console import result_console
 
     from wdsmix.errors import ConfigError
     from wdsmix.progress import Progress
@@ -71,13 +71,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
     elif not (args.quiet and report.ok):
-        _show(report, Console(highlight=False, soft_wrap=True))
+        _show(report, result_console())
     return 0 if report.ok else 1
 
 
 def _show(report: Report, console: Console) -> None:
-    from rich.markup import escape
     from rich.table import Table
+    from wdsmix.tools.console import plain
 
     from wdsmix.shards.faults import CHECKS
 
@@ -89,12 +89,12 @@ def _show(report: Report, console: Console) -> None:
         bad = faults.counts[check.kind]
         seen = faults.examined[check.kind]
         if check.kind not in report.asked and not bad:
-            table.add_row("·", escape(check.title), "", "", style="dim")
+            table.add_row("·", plain(check.title), "", "", style="dim")
             continue
         symbol = "[red]✗[/]" if bad else "[green]✓[/]"
         table.add_row(
             symbol,
-            escape(check.title),
+            plain(check.title),
             f"{seen:,} {check.unit if seen != 1 else check.unit[:-1]}" if seen else "",
             f"[red]{bad:,}[/]" if bad else "0",
         )
@@ -102,10 +102,10 @@ def _show(report: Report, console: Console) -> None:
     for check in CHECKS:
         kept = faults.kept.get(check.kind, [])
         for fault in kept:
-            console.print(f"[red]✗[/] {check.kind}: {escape(str(fault))}")
+            console.print(f"[red]✗[/] {check.kind}: {plain(str(fault))}")
         if (more := faults.counts[check.kind] - len(kept)) > 0:
             console.print(f"[red]✗[/] {check.kind}: and {more:,} more (--limit shows more)")
-    name = escape(report.name or report.path)
+    name = plain(report.name or report.path)
     version = f" {report.digest[:12]}" if report.digest else ""
     if report.ok:
         console.print(f"[green]✓[/] {name}{version}: no faults at level {report.level}")

@@ -97,14 +97,15 @@ def test_constant_dimensions_drops_and_odd_texts(tmp_path: Path, capsys: pytest.
         for k in range(2)
     ]
     receipts = [write_shard(tmp_path, "train-00000", "train", [fields])]
-    more = {"dropped": drops, "warnings": ["[b]odd"], "licence": "MIT"}
+    more = {"dropped": drops, "warnings": ["[b]odd\x1b[2J"], "licence": "MIT"}
     vectors = {**header()["vectors"], "action": {"width": 2, "names": ["[x]", "y"], "units": ["m", ""]}}
     finish_set(tmp_path, receipts, header(**more) | {"vectors": vectors})
     assert main(["inspect", str(tmp_path), "--top", "1"]) == 0
     out = capsys.readouterr().out
     assert "[red] [/] 打开抽屉" in out
     assert "dropped 2 (file): no [gripper], such as f0" in out
-    assert "! [b]odd" in out
+    assert "! [b]odd\\x1b[2J" in out
+    assert "\x1b" not in out
     assert "[x] [m]" in out
     assert "and 1 more dimensions (--top); 1 of all are constant" in out
     assert "MIT" in out

@@ -284,7 +284,7 @@ def _pool(work: Sequence[_Job], numbers: Sequence[int], jobs: int, tick: Tick, r
                 number = pending.pop(future)
                 with contextlib.suppress(BrokenProcessPool):
                     results[number] = future.result()
-        _drain(ticks, tick)
+    _drain(ticks, tick)  # the workers are gone: nothing more comes
 
 
 def _drain(ticks: Any, tick: Tick) -> None:
