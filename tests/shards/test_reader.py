@@ -6,6 +6,8 @@ import io
 import json
 import multiprocessing
 import pickle
+import shutil
+import subprocess
 import tarfile
 import threading
 from pathlib import Path
@@ -122,6 +124,16 @@ def test_stock_tarfile_reads_every_member(folder: Path, written: list[dict[str, 
             assert np.array_equal(state, shard.vectors["state"][row])
             assert np.array_equal(state, written[i]["vectors"]["state"])
             i += 1
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="no tar command")
+def test_the_tar_command_reads_a_set(folder: Path, written: list[dict[str, Any]]) -> None:
+    names = [folder / f"{name}.tar" for name in ShardSet(folder).manifest.shards]
+    done = [subprocess.run(["tar", "tf", str(name)], capture_output=True, text=True, check=True) for name in names]
+    assert not any(run.stderr for run in done)
+    listed = [line for run in done for line in run.stdout.split()]
+    assert list(dict.fromkeys(line.split(".")[0] for line in listed)) == [row["key"] for row in written]
+    assert len(listed) == sum(len(row["pictures"]) + len(row["vectors"]) + 1 for row in written)
 
 
 def test_shards_are_views_that_can_not_be_written_to(folder: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -358,3 +361,121 @@ def test_rows_are_copied_at_once(tmp_path: Path) -> None:
         fields["vectors"]["state"][:] = 9
         made.close()
     assert arrow(tmp_path / "train-00000.frames.arrow")["vector:state"].to_pylist() == state.tolist()
+
+
+class FullDisk(io.FileIO):
+    """Takes ``room`` bytes, then fails as a full disk does, in the middle of a write."""
+
+    room = 2500
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self.room:
+            super().write(bytes(data)[: self.room - self.tell()])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+
+def test_a_full_disk_costs_the_episode_only(tmp_path: Path) -> None:
+    (tmp_path / "clean").mkdir()
+    clean = write_shard(tmp_path / "clean", "train-00000", "train", [toy_episode(0, 1), toy_episode(2, 1)])
+    with writer(tmp_path) as made:
+        made.write_episode(**toy_episode(0, 1))
+        place = made._tar.tell()
+        path = tmp_path / "train-00000.tar.partial"
+        made._tar.close()
+        made._tar = FullDisk(path, "r+b")
+        made._tar.seek(place)
+        made._tar.room = place + 2500
+        with pytest.raises(OSError, match="No space"):
+            made.write_episode(**toy_episode(1, 3))
+        assert path.stat().st_size == place
+        made._tar.room = 10**9
+        made.write_episode(**toy_episode(2, 1))
+        assert made.close() == clean
+
+
+def test_everything_is_synced_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        events.append("sync " + Path(f"/proc/self/fd/{handle}").readlink().name)
+        fsync(handle)
+
+    def renamed(self: Path, target: Path) -> Path:
+        events.append(f"name {Path(target).name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_shard(tmp_path, "train-00000", "train", [toy_episode(0, 1)])
+    assert events == [
+        "sync train-00000.tar.partial",
+        "sync train-00000.frames.arrow.partial",
+        "name train-00000.frames.arrow",
+        "name train-00000.tar",
+        f"sync {tmp_path.name}",
+    ]
+
+
+def test_a_crash_between_the_two_renames_leaves_no_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def renamed(self: Path, target: Path) -> Path:
+        if Path(target).suffix == ".tar":
+            raise Boom
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+    with writer(tmp_path) as made:
+        made.write_episode(**toy_episode(0, 1))
+        with pytest.raises(Boom):
+            made.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["train-00000.frames.arrow"]
+    monkeypatch.undo()
+    again = write_shard(tmp_path, "train-00000", "train", [toy_episode(0, 1)])
+    assert {path.name for path in tmp_path.iterdir()} == {entry.name for entry in again.files}
+
+
+def test_memory_stays_flat_however_long_the_episode(tmp_path: Path) -> None:
+    length, size = 1500, 40_000
+
+    def frames() -> Iterator[dict[str, Picture]]:
+        for t in range(length):
+            yield {"cam0": Picture(t.to_bytes(4, "big") * (size // 4), (64, 64))}
+
+    fields = toy_episode(0, 1)
+    rows = {name: np.zeros((length, VECTORS[name]), np.float32) for name in ("state", "action")}
+    with writer(tmp_path) as made:
+        tracemalloc.start()
+        try:
+            made.write_episode(**{**fields, "frames": frames(), "vectors": rows, "timestamps": np.arange(length) / 10})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert made.frames == length
+        receipt = made.close()
+    assert receipt.files[1].bytes > length * size
+    assert peak < 3_000_000
+
+
+def test_rollback_of_random_sequences(tmp_path: Path) -> None:
+    """Whatever fails in between, the shard equals one that never saw it."""
+    rng = np.random.default_rng(0)
+    for case in range(6):
+        lengths = rng.integers(1, 5, 6)
+        fails = rng.random(6) < 0.5
+        for name in ("clean", "tried"):
+            (tmp_path / f"{name}{case}").mkdir()
+        good = [toy_episode(n, int(k)) for n, k in enumerate(lengths) if not fails[n]]
+        clean = write_shard(tmp_path / f"clean{case}", "train-00000", "train", good)
+        with writer(tmp_path / f"tried{case}") as made:
+            for n, k in enumerate(lengths):
+                fields = toy_episode(n, int(k))
+                if fails[n]:
+                    fields["frames"] = failing(fields["frames"], int(rng.integers(k)), Boom("lost"))
+                    with pytest.raises(Boom):
+                        made.write_episode(**fields)
+                else:
+                    made.write_episode(**fields)
+            assert made.close() == clean

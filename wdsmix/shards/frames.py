@@ -20,7 +20,7 @@ import pyarrow as pa
 from wdsmix.errors import DataError
 from wdsmix.manifest import FORMAT_VERSION, FRAME_COLUMNS, FileEntry, frames_schema
 
-__all__ = ["ARROW_ERRORS", "FrameTable", "map_file", "read_frames", "write_frames"]
+__all__ = ["ARROW_ERRORS", "FrameTable", "check_crc", "map_file", "read_frames", "write_frames"]
 
 ARROW_ERRORS = (
     pa.ArrowException,
