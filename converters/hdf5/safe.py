@@ -266,6 +266,11 @@ class Tree:
         return [*lines[:limit], "..."] if len(lines) >= limit else lines
 
 
+def _text(name: str | bytes) -> str:
+    """A name as h5py gives it: bytes where it is not UTF-8."""
+    return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
+
+
 def join(*parts: str) -> str:
     """An absolute path in a file."""
     return "/" + "/".join(piece for part in parts for piece in part.split("/") if piece)

@@ -116,7 +116,7 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
     try:
         wrong = name_fault(name) if group != "/" else None
         if wrong:
-            scan.group = name.encode("utf-8", "backslashreplace").decode("utf-8")
+            scan.group = name.encode("unicode_escape", "backslashreplace").decode("ascii")
             raise Hdf5Error(wrong, check="safe")
         if facts.selected is not None and name not in facts.selected:
             scan.fault, scan.fault_kind = f"not in mask/{options.mask}", "filter"

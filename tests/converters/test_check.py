@@ -1,0 +1,126 @@
+"""``wdsmix check``: the table, the offenders, the exit code; nothing is written."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+from helpers.hdf5_fixtures import jpeg, pictures, write_camera, write_platform
+
+from wdsmix.cli import main
+
+
+def check(capsys, *argv):
+    code = main(["check", "hdf5", *map(str, argv), "--json", "--workers", "1"])
+    report = json.loads(capsys.readouterr().out)
+    return code, report, {line["name"]: line for line in report["checks"]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    write_platform(source / "chunk_001.hdf5", episodes=[1, 2])
+    return source
+
+
+def test_a_good_source(folder, capsys):
+    before = sorted(path.stat().st_mtime_ns for path in [folder, *folder.iterdir()])
+    code, report, lines = check(capsys, folder)
+    assert code == 0
+    assert report["good"]
+    assert (report["files"], report["episodes"], report["frames"]) == (1, 2, 24)
+    assert lines["images decodable"] == {
+        "name": "images decodable", "ok": 12, "bad": 0, "note": False, "offenders": []
+    }  # fmt: skip
+    assert lines["rate known"]["bad"] == 1  # told, no fault
+    assert lines["rate known"]["note"]
+    _, _, lines = check(capsys, folder, "--full")
+    assert lines["images decodable"]["ok"] == 48
+    assert before == sorted(path.stat().st_mtime_ns for path in [folder, *folder.iterdir()])
+
+
+def test_each_fault_lands_in_its_line(folder, capsys):
+    path = folder / "chunk_003.hdf5"
+    write_platform(path, episodes=range(1, 8))
+    with h5py.File(path, "a") as file:
+        data = file["data"]
+        del data["episode_001/action"]
+        group = data["episode_002"]
+        state = group["observation.state"][()]
+        del group["observation.state"]
+        group["observation.state"] = state[:10]
+        group = data["episode_003"]
+        del group["observation.images.camera_01"]
+        write_camera(group, "observation.images.camera_01", pictures(11), "vlen")
+        data["episode_004/observation.state"][3, 2] = np.nan
+        group = data["episode_005"]
+        del group["observation.images.camera_02"]
+        rows = [jpeg(view) for view in pictures(12)]
+        rows[6] = rows[6][: len(rows[6]) // 2]
+        write_camera(group, "observation.images.camera_02", rows, "padded")
+        data["episode_006"].attrs["task"] = np.bytes_(b"caf\xe9\xff")
+        data["episode_008"] = h5py.ExternalLink("/etc/passwd", "/")
+    (folder / "chunk_004.hdf5").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    code, report, lines = check(capsys, folder)
+    assert code == 1
+    assert not report["good"]
+    bad = {name: line["bad"] for name, line in lines.items() if line["bad"] and not line["note"]}
+    assert bad == {
+        "file opens": 1,
+        "fields complete": 1,
+        "action and state rows equal": 1,
+        "first dimensions equal": 1,
+        "values finite": 1,
+        "images decodable": 1,
+        "strings readable": 1,
+        "nothing leads outside the file": 1,
+    }
+    assert "camera_02" in lines["images decodable"]["offenders"][0]
+    assert "frame 6" in lines["images decodable"]["offenders"][0]
+    assert "row 3 dimension 2" in lines["values finite"]["offenders"][0]
+    assert "chunk_002" in " ".join(lines["names without gaps"]["offenders"])
+    assert lines["file opens"]["ok"] == 2
+
+
+def test_a_damaged_picture_between_the_samples_needs_full(folder, capsys):
+    path = folder / "chunk_002.hdf5"
+    write_platform(path, episodes=[1], cameras=())
+    rows = [jpeg(view) for view in pictures(12)]
+    rows[4] = rows[4][: len(rows[4]) // 2]
+    with h5py.File(path, "a") as file:
+        write_camera(file["data/episode_001"], "observation.images.camera_01", rows, "padded")
+    assert check(capsys, folder)[0] == 0
+    code, _, lines = check(capsys, folder, "--full")
+    assert code == 1
+    assert lines["images decodable"]["bad"] == 1
+
+
+def test_filtered_episodes_are_no_fault(folder, capsys):
+    code, report, _ = check(capsys, folder, "--task", "block 1")
+    assert code == 0
+    assert (report["episodes"], report["filtered"]) == (1, 1)
+    code, report, _ = check(capsys, folder, "--task", "nothing")
+    assert code == 1  # nothing would be converted
+
+
+def test_the_table(folder, capsys):
+    (folder / "chunk_002.hdf5").write_bytes(b"")
+    assert main(["check", "hdf5", str(folder), "--quiet", "--workers", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "images decodable" in out
+    assert "chunk_002.hdf5: empty file" in out
+    assert "not good as it is" in out
+
+
+def test_samples(samples, capsys):
+    assert check(capsys, samples / "hdf5/robomimic_lift_images")[0] == 0
+    assert check(capsys, samples / "hdf5/robosuite_1.0_raw")[0] == 1
+
+
+def test_usage(tmp_path, capsys):
+    assert main(["check", "hdf5", str(tmp_path / "gone")]) == 1
+    assert "no such file" in capsys.readouterr().err
+    assert main(["check", "hdf5", str(tmp_path), "--dialect", "x"]) == 2
