@@ -49,7 +49,7 @@ class Frame:
     vectors: Mapping[str, npt.NDArray[np.float32]]
     """Name -> float32 [D]; a vector that the frame lacks has no entry."""
     extras: Mapping[str, Any]
-    """All further facts in the frame's JSON member."""
+    """All further facts in the frame's JSON member; of an adopted tar's that is no object, the value as ``json``."""
 
     @property
     def state(self) -> npt.NDArray[np.float32] | None:
@@ -283,7 +283,7 @@ class ShardSet:
 
         e, k, row = self.locate(i)
         shard = self.shard(k)
-        members = shard.members(row)
+        key, members = shard.sample(row)
         images = {}
         for slot, camera in self.manifest.cameras.items():
             data = members.get(camera.member)
@@ -293,7 +293,7 @@ class ShardSet:
         index = self.index
         return Frame(
             row=i % len(self),
-            key=shard.key(row),
+            key=key,
             episode=int(index.episode[e]),
             frame=int(shard.frame[row]),
             timestamp=float(shard.timestamp[row]),
@@ -342,10 +342,10 @@ def _extras(shard: ShardFile, row: int, data: npt.NDArray[np.uint8] | None) -> d
         return {}
     try:
         value = json.loads(data.tobytes())
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise DataError("not a JSON object", path=shard.path, where=f"sample {shard.key(row)}, json")
+    except (ValueError, RecursionError) as error:
+        raise DataError("not JSON", path=shard.path, where=f"sample {shard.key(row)}, json") from error
+    if not isinstance(value, dict):  # an adopted tar may hold anything
+        return {"json": value}
     return {name: fact for name, fact in value.items() if name not in ("episode", "frame", "timestamp", "task")}
 
 

@@ -161,12 +161,15 @@ class ShardFile:
                 )
         return data
 
-    def members(self, row: int, verify: bool = True) -> dict[str, UInt8Array]:
-        """Files of a frame: suffix (such as ``cam0.jpg``) -> uint8 view of its bytes, in the order of the tar.
+    def sample(self, row: int, verify: bool = True) -> tuple[str, dict[str, UInt8Array]]:
+        """Sample key and files of a frame, as the tar has them (an adopted tar has its own keys).
 
         Args:
             row: 0 to N - 1.
             verify: Whether to check the frame's crc32c first.
+
+        Returns:
+            The key, and suffix (such as ``cam0.jpg``) -> uint8 view of the file's bytes, in the order of the tar.
 
         Raises:
             DataError: damaged, or not the members of one sample.
@@ -186,7 +189,15 @@ class ShardFile:
             error.path = str(self.path)
             error.where = f"{self._place(row)}, {error.where}" if error.where else self._place(row)
             raise
-        return found
+        return sample or self.key(row), found
+
+    def members(self, row: int, verify: bool = True) -> dict[str, UInt8Array]:
+        """Files of a frame: suffix -> uint8 view of its bytes; see `sample`.
+
+        Raises:
+            DataError: damaged, or not the members of one sample.
+        """
+        return self.sample(row, verify)[1]
 
     def _place(self, row: int) -> str:
         return f"offset {int(self.offset[row])}, sample {self.key(row)}"

@@ -136,11 +136,18 @@ def iter_members(
             return
         if checksums:
             _check_sum(header, path, position)
-        size = _size(header, path, position)
+        digits = header[124:135]
+        try:
+            size = int(digits, 8) if digits.isdigit() and header[135] in _ENDS else -1
+        except ValueError:
+            size = -1
+        if size < 0:
+            size = _number(header[124:136], path, position)
         kind = header[156]
         data = position + BLOCK
         if pending is None and not common and kind in b"0\0" and not header[345]:
-            name = header[: header.find(0) if 0 in header[:100] else 100].decode(errors="surrogateescape")
+            cut = header.find(0, 0, 100)
+            name = header[: 100 if cut < 0 else cut].decode(errors="surrogateescape")
             first = position
         else:
             if kind in _EXTENSIONS:
@@ -183,6 +190,7 @@ def iter_members(
 
 _REGULAR = frozenset(b"0\x007")
 _FOLDER = ord("5")
+_ENDS = b"\0 "
 _EXTENSIONS = frozenset(b"xgLK")
 
 
@@ -238,16 +246,6 @@ def _check_sum(header: bytes, path: str | Path, position: int) -> None:
     found = (adler32(header[156:], adler32(header[:148])) & 0xFFFF) + 8 * 32 - 1
     if found % _ADLER != claimed % _ADLER or claimed < 0:
         _fail(path, position, "damaged tar header: its checksum is wrong", found, claimed)
-
-
-def _size(header: bytes, path: str | Path, position: int) -> int:
-    digits = header[124:135]
-    if digits.isdigit() and header[135] in b"\0 ":
-        try:
-            return int(digits, 8)
-        except ValueError:
-            pass
-    return _number(header[124:136], path, position)
 
 
 def _number(field: bytes, path: str | Path, position: int) -> int:
