@@ -206,8 +206,7 @@ class _Run:
                 + (f" while it wrote {job.shard.name}" if job is not None else " before it took up work"),
                 path=None if job is None or number < 0 else self._ref(job, number)[0],
                 where=None if job is None or number < 0 else self._ref(job, number)[1],
-                hint="run the same command again to resume"
-                + ("; if memory ran out, use fewer --workers" if -code == signal.SIGKILL else ""),
+                hint=_hint(job, -code),
             )
         reason = f"reading it killed the process ({name})"
         if self.setup.options.on_bad == "fail":
@@ -222,6 +221,14 @@ class _Run:
     def _ref(self, job: ShardJob, number: int) -> tuple[str, str]:
         episode = next(episode for episode in job.shard.episodes if episode.number == number)
         return episode.file, episode.id
+
+
+def _hint(job: ShardJob | None, number: int) -> str:
+    if job is None:
+        return 'a script that calls convert needs the guard `if __name__ == "__main__":`'
+    if number == signal.SIGKILL:
+        return "run the same command again to resume; if memory ran out, use fewer --workers"
+    return "run the same command again to resume"
 
 
 def _unpacked(message: Message) -> BaseException:

@@ -190,6 +190,7 @@ class _Planner:
         widths = self._widths(good)
         good = self._with_camera(good, info)
         good = self._first(good)
+        widths = {name: width for name, width in widths.items() if any(name in ref.vectors for ref in good.values())}
         slots = sorted({slot for ref in good.values() for slot in ref.cameras}, key=_natural)
         self._check_names([*widths, *slots])
         if missing := [slot for slot in slots if slot not in info.cameras]:
@@ -281,7 +282,7 @@ class _Planner:
                 if width != widths[name]:
                     self._drop(number, ref, "episode", f"{name} has {width} dimensions, the set has {widths[name]}")
                     del good[number]
-        return {name: width for name, width in widths.items() if any(name in ref.vectors for ref in good.values())}
+        return widths
 
     def _with_camera(self, good: dict[int, EpisodeRef], info: SourceInfo) -> dict[int, EpisodeRef]:
         if self.options.allow_no_camera or not good:

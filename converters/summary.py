@@ -47,20 +47,21 @@ def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None
     console = Console() if console is None else console
     table = _table(f"{manifest.name}: {folder}")
     size = sum(entry.bytes for entry in manifest.files)
-    table.add_row("source", f"{manifest.kind}, {manifest.source_fps:g} frames/s, embodiment {manifest.embodiment}")
-    table.add_row("stored", f"{manifest.hz:g} frames/s, {_bytes(size)} in {len(manifest.files) + 1} files")
+    _row(table, "source", f"{manifest.kind}, {manifest.source_fps:g} frames/s, embodiment {manifest.embodiment}")
+    _row(table, "stored", f"{manifest.hz:g} frames/s, {_bytes(size)} in {len(manifest.files) + 1} files")
     for split, counts in manifest.splits.items():
-        table.add_row(split, f"{counts.episodes:,} episodes, {counts.frames:,} frames, {counts.shards:,} shards")
+        _row(table, split, f"{counts.episodes:,} episodes, {counts.frames:,} frames, {counts.shards:,} shards")
     for slot, camera in sorted(manifest.cameras.items()):
         sizes = ", ".join(f"{width}x{height}" for width, height in camera.sizes[:3])
         sizes += ", ..." if len(camera.sizes) > 3 else ""
         share = 100 * camera.passthrough / camera.frames if camera.frames else 0.0
-        table.add_row(
+        _row(
+            table,
             slot,
             f"{camera.key}: {camera.frames:,} {camera.encoding} of {sizes or 'no size'}, {share:.0f} % passed through",
         )
     for name, vector in manifest.vectors.items():
-        table.add_row(name, f"{vector.width} dimensions, {vector.frames:,} frames")
+        _row(table, name, f"{vector.width} dimensions, {vector.frames:,} frames")
     _print(console, table)
     _show_dropped(manifest.dropped, console)
     _show_warnings(manifest.warnings, console)
@@ -70,10 +71,10 @@ def _show_part(outcome: Outcome, console: Console) -> None:
     plan = outcome.plan
     rows = [row for receipt in outcome.receipts for row in receipt.episodes]
     table = _table(f"part of {plan.name}: {outcome.folder}")
-    table.add_row("shards", f"{len(outcome.receipts):,} of {len(plan.shards):,}")
-    table.add_row("stored", f"{len(rows):,} episodes, {sum(row.frames for row in rows):,} frames")
+    _row(table, "shards", f"{len(outcome.receipts):,} of {len(plan.shards):,}")
+    _row(table, "stored", f"{len(rows):,} episodes, {sum(row.frames for row in rows):,} frames")
     size = sum(entry.bytes for receipt in outcome.receipts for entry in receipt.files)
-    table.add_row("bytes", _bytes(size))
+    _row(table, "bytes", _bytes(size))
     _print(console, table)
     _show_dropped(outcome.dropped, console)
     _show_warnings(plan.warnings, console)
@@ -90,10 +91,10 @@ def _show_dropped(dropped: Sequence[Dropped], console: Console) -> None:
         table.add_column(column, justify="right" if column == "count" else "left", overflow="fold")
     ranked = sorted(groups.items(), key=lambda item: (item[0][0] != "file", -len(item[1])))
     for (kind, reason), drops in ranked[:_REASONS_SHOWN]:
-        names = [escape("/".join(part for part in (drop.source_file, drop.source_episode) if part)) for drop in drops]
+        names = ["/".join(part for part in (drop.source_file, drop.source_episode) if part) for drop in drops]
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
         what = {"file": "unreadable file", "episode": "bad episode", "filter": "filtered"}[kind]
-        table.add_row(f"{len(drops):,}", what, escape(reason), shown)
+        _row(table, f"{len(drops):,}", what, reason, shown)
     _print(console, table)
     if len(ranked) > _REASONS_SHOWN:
         console.print(f"... and {len(ranked) - _REASONS_SHOWN} more reasons; all are in manifest.json")
@@ -109,6 +110,10 @@ def _table(title: str) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    table.add_row(*map(escape, cells))
 
 
 def _print(console: Console, table: Table) -> None:
