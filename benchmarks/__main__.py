@@ -125,6 +125,8 @@ def main(arguments: list[str] | None = None) -> int:
         _tell(f"without {name}: {why}")
     warm_cache([root])
     plan = _plan(args)
+    minutes = plan.rounds * len(contenders) * 1.2 * (plan.window_s + plan.warm_up_s + 5) / 60
+    _tell(f"{plan.rounds} rounds of {len(contenders)} contenders and the anchors, about {minutes:.0f} minutes")
     command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
     run: dict[str, Any] = {
         "command": command,

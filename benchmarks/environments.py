@@ -13,7 +13,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PEERS", "Peer", "environment", "prepare"]
+__all__ = ["PEERS", "REPOSITORY", "Peer", "environment", "prepare"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STUB_VERSION = "0.28.0"

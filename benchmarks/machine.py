@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.environments import PEERS, environment
+from benchmarks.environments import PEERS, REPOSITORY, environment
 
 __all__ = ["machine", "versions", "warm_cache"]
 
@@ -33,12 +33,25 @@ def versions(work: Path, peers: Iterable[str]) -> dict[str, str]:
     """Of Python, the packages all contenders share, and the peers."""
     found = {"Python": platform.python_version()}
     found.update({name: version(name) for name in ("wdsmix", "torch", "numpy", "simplejpeg", "pillow")})
+    found["wdsmix"] += _commit()
     for peer in peers:
         name = PEERS[peer].distribution
         code = f"import importlib.metadata as m; print(m.version({name!r}))"
         answer = subprocess.run([str(environment(work, peer)), "-c", code], capture_output=True, text=True, check=False)
         found[name] = answer.stdout.strip() or "unknown"
     return found
+
+
+def _commit() -> str:
+    """Of the work tree, in brackets, with a + where it has changes; nothing outside of a repository."""
+    answer = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return f" ({answer.stdout.strip()})" if answer.returncode == 0 else ""
 
 
 def warm_cache(folders: Iterable[Path]) -> None:
