@@ -13,7 +13,7 @@ from wdsmix.converters.base import ConvertOptions, Source
 from wdsmix.converters.plan import Plan
 from wdsmix.converters.rate import kept_rows, thin_vector
 
-from wdsmix.episode import Episode, EpisodeRef, Image
+from wdsmix.episode import Camera, Episode, EpisodeRef, Image, ImageStream, SizedStream
 from wdsmix.errors import DataError, WdsmixError
 from wdsmix.imaging import prepare
 from wdsmix.shards.writer import Picture, ShardWriter
@@ -151,7 +151,10 @@ def _frames(
     at_frame: Callable[[int], None],
 ) -> Iterator[Mapping[str, Picture]]:
     with _as_data_error(ref):
-        streams = {slot: iter(stream.read(rows)) for slot, stream in episode.images.items()}
+        streams = {
+            slot: iter(_sized(stream, episode.cameras[slot], options).read(rows))
+            for slot, stream in episode.images.items()
+        }
     for frame in range(len(rows)):
         at_frame(frame)
         pictures = {}
@@ -167,6 +170,13 @@ def _frames(
         with _as_data_error(ref, slot):
             if next(stream, None) is not None:
                 raise DataError("more pictures than were asked for", expected=len(rows))
+
+
+def _sized(stream: ImageStream, camera: Camera, options: ConvertOptions) -> ImageStream:
+    """Leaves the scaling to a stream that can do it while it decodes."""
+    if options.image_size and options.resize == "squash" and camera.kind == "rgb" and isinstance(stream, SizedStream):
+        return stream.at_size(options.image_size)
+    return stream
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ __all__ = [
     "Float32Array",
     "Image",
     "ImageStream",
+    "SizedStream",
     "SourceInfo",
     "VectorSpec",
 ]
@@ -81,6 +82,15 @@ class ImageStream(Protocol):
         Raises:
             DataError: a picture is missing or can't be read; the episode is then dropped by policy.
         """
+        ...
+
+
+@runtime_checkable
+class SizedStream(ImageStream, Protocol):
+    """A stream that can scale its pictures while it decodes them, which is cheaper than afterwards."""
+
+    def at_size(self, size: int) -> ImageStream:
+        """The same pictures, as pixels stretched to a square of side ``size``."""
         ...
 
 
