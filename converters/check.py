@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from wdsmix.converters.base import Source
 
     from wdsmix.episode import Episode, EpisodeRef
+    from wdsmix.progress import Progress
 
 __all__ = ["HELP", "Line", "Report", "check", "configure", "run"]
 
@@ -136,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
         str(args.src),
         full=args.full,
         allow_no_camera=args.allow_no_camera,
+        workers=max(1, args.workers),
         quiet=args.quiet or args.json,
     )
     if args.json:
@@ -146,7 +151,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(
-    source: Source, name: str, *, full: bool = False, allow_no_camera: bool = False, quiet: bool = True
+    source: Source,
+    name: str,
+    *,
+    full: bool = False,
+    allow_no_camera: bool = False,
+    workers: int = 0,
+    quiet: bool = True,
 ) -> Report:
     """Checks a source.
 
@@ -155,6 +166,7 @@ def check(
         name: What to call it.
         full: Decode every picture instead of three of each camera and episode.
         allow_no_camera: Whether an episode without pictures is fine.
+        workers: Processes that read, which a crafted file may crash; 0: this one.
         quiet: No progress.
     """
     from wdsmix.progress import Progress
@@ -164,7 +176,6 @@ def check(
     names = getattr(source, "checks", None)
     order = list(names()) if callable(names) else [_OPENS, _COMPLETE, _READS]
     lines = {line: Line(line, note=line in _NOTES) for line in (*order, _READS, _ROWS, _FINITE, _IMAGES)}
-    labels = _labels(source)
     findings = getattr(source, "findings", None)
     told: set[str] = set()
     for line, subject, text in findings() if callable(findings) else ():
@@ -178,11 +189,15 @@ def check(
             lines[_COMPLETE].fail(_subject(ref), ref.fault)
     frames = 0
     with Progress(len(good), "episodes", "check", quiet=quiet) as bar:
-        for ref in good:
-            if not ref.cameras and not allow_no_camera:
-                lines[_COMPLETE].fail(_subject(ref), "it has no pictures")
-            frames += _check_episode(source, ref, lines, labels, full=full)
-            bar.advance(1)
+        results = _read_all(source, good, full=full, workers=workers, bar=bar)
+    for ref, found in zip(good, results, strict=True):
+        if not ref.cameras and not allow_no_camera:
+            lines[_COMPLETE].fail(_subject(ref), "it has no pictures")
+        for line, count in found.passed.items():
+            lines[line].ok += count
+        for line, text in found.failed:
+            lines.setdefault(line, Line(line)).fail(_subject(ref), text)
+        frames += found.frames
     files = {ref.file for ref in refs}
     bad_files = {ref.file for ref in refs if ref.fault_kind == "file" and ref.fault is not None}
     for line in lines.values():
@@ -213,20 +228,96 @@ def _labels(source: object) -> Mapping[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _check_episode(
-    source: Source, ref: EpisodeRef, lines: dict[str, Line], labels: Mapping[str, str], *, full: bool
-) -> int:
-    """Reads one episode; returns its frames."""
+@dataclass(slots=True)
+class _Found:
+    """What reading one episode showed."""
+
+    frames: int = 0
+    passed: dict[str, int] = field(default_factory=dict)
+    """Line -> what was good."""
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    """(line, text)."""
+
+    def ok(self, line: str) -> None:
+        self.passed[line] = self.passed.get(line, 0) + 1
+
+
+def _read_all(source: Source, refs: Sequence[EpisodeRef], *, full: bool, workers: int, bar: Progress) -> list[_Found]:
+    """Reads episodes, in child processes where ``workers`` is not 0: one that dies costs the episode it was reading."""
+    if not workers or not refs:
+        found = []
+        for ref in refs:
+            found.append(_check_episode(source, ref, full=full))
+            bar.advance(1)
+        return found
+    done: dict[int, _Found] = {}
+    todo = list(range(len(refs)))[::-1]
+    crashed = "reading it crashed the process: a damaged or hostile file"
+    while todo:
+        suspects: list[int] = []
+        with _pool(source, min(workers, len(todo))) as pool:
+            running: dict[Future[_Found], int] = {}
+            while (todo or running) and not suspects:
+                while todo and len(running) < workers:
+                    number = todo.pop()
+                    try:
+                        running[pool.submit(_check_in_child, refs[number], full)] = number
+                    except BrokenProcessPool:
+                        suspects.append(number)
+                        break
+                for future in wait(running, return_when=FIRST_COMPLETED).done if running else ():
+                    number = running.pop(future)
+                    try:
+                        done[number] = future.result()
+                        bar.advance(1)
+                    except BrokenProcessPool:
+                        suspects.append(number)
+            suspects += running.values()
+        for number in sorted(suspects):
+            with _pool(source, 1) as pool:
+                try:
+                    done[number] = pool.submit(_check_in_child, refs[number], full).result()
+                except BrokenProcessPool:
+                    done[number] = _Found(
+                        failed=[(_READS, "reading it crashed the process: a damaged or hostile file")]
+                    )
+            bar.advance(1)
+    return [done[number] for number in range(len(refs))]
+
+
+_child_source: Source | None = None
+
+
+def _pool(source: Source, workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_child, initargs=(source,)
+    )
+
+
+def _start_child(source: Source) -> None:
+    global _child_source
+    _child_source = source
+
+
+def _check_in_child(ref: EpisodeRef, full: bool) -> _Found:
+    if _child_source is None:
+        raise RuntimeError("the child got no source")
+    return _check_episode(_child_source, ref, full=full)
+
+
+def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
+    """Reads one episode."""
     import numpy as np
 
+    found = _Found()
     try:
         with source.read(ref) as episode:
-            lines[_READS].ok += 1
+            found.ok(_READS)
             lengths = {name: len(values) for name, values in episode.vectors.items()}
             if len(set(lengths.values())) > 1:
-                lines[_ROWS].fail(_subject(ref), ", ".join(f"{name} {length}" for name, length in lengths.items()))
-                return 0
-            lines[_ROWS].ok += 1
+                found.failed.append((_ROWS, ", ".join(f"{name} {length}" for name, length in lengths.items())))
+                return found
+            found.ok(_ROWS)
             count = len(episode)
             wrong = {
                 name: np.argwhere(~np.isfinite(values))[0].tolist()
@@ -234,24 +325,24 @@ def _check_episode(
                 if not np.isfinite(values).all()
             }
             if wrong:
-                lines[_FINITE].fail(_subject(ref), ", ".join(f"{name} at {place}" for name, place in wrong.items()))
+                found.failed.append((_FINITE, ", ".join(f"{name} at {place}" for name, place in wrong.items())))
             else:
-                lines[_FINITE].ok += 1
+                found.ok(_FINITE)
             picks = np.arange(count) if full else np.unique(np.array([0, count // 2, count - 1]))
             native = picks if episode.rows is None else episode.rows[picks]
             for slot in episode.images:
-                _check_pictures(episode, ref, slot, native.astype(np.int64), lines)
-            return count
+                _check_pictures(episode, slot, native.astype(np.int64), found)
+            found.frames = count
     except DataError as error:
-        label = labels.get(getattr(error, "check", ""), _READS)
+        label = _labels(source).get(getattr(error, "check", ""), _READS)
         bare = DataError(error.message, where=error.where, expected=error.expected, found=error.found, hint=error.hint)
-        lines.setdefault(label, Line(label)).fail(_subject(ref), str(bare))
-        return 0
+        found.failed.append((label, str(bare)))
+    except Exception as error:  # a source of a third party may fail in any way
+        found.failed.append((_READS, f"{type(error).__name__}: {error}"))
+    return found
 
 
-def _check_pictures(
-    episode: Episode, ref: EpisodeRef, slot: str, rows: npt.NDArray[np.int64], lines: dict[str, Line]
-) -> None:
+def _check_pictures(episode: Episode, slot: str, rows: npt.NDArray[np.int64], found: _Found) -> None:
     from wdsmix.imaging import decode_depth, decode_rgb
 
     done = 0
@@ -260,12 +351,13 @@ def _check_pictures(
             if isinstance(picture, bytes):
                 (decode_depth if episode.cameras[slot].kind == "depth" else decode_rgb)(picture)
             done += 1
-            lines[_IMAGES].ok += 1
+            found.ok(_IMAGES)
         if done != len(rows):
             raise DataError("the pictures end early", expected=len(rows), found=done)
     except DataError as error:
         place = f"{slot} ({episode.cameras[slot].key})" + (f", frame {int(rows[done])}" if done < len(rows) else "")
-        lines[_IMAGES].fail(f"{_subject(ref)} {place}", str(error))
+        bare = DataError(error.message, where=error.where, expected=error.expected, found=error.found, hint=error.hint)
+        found.failed.append((_IMAGES, f"{place}: {bare}"))
 
 
 def _show(report: Report) -> None:

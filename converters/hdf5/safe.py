@@ -19,6 +19,8 @@ from wdsmix.converters.hdf5.strings import natural_key
 
 __all__ = ["Budget", "Tree", "join"]
 
+_REMEMBERED = 256
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
@@ -54,6 +56,8 @@ class Tree:
         self.path = path
         self.budget = budget or Budget()
         self.file: h5py.File = open_file(path)
+        self._root: h5py.Group = self.file["/"]
+        self._seen: dict[tuple[str, ...], h5py.Group | h5py.Dataset | None] = {}
 
     def __enter__(self) -> Tree:
         return self
@@ -63,6 +67,7 @@ class Tree:
 
     def close(self) -> None:
         """Closes the file; harmless when repeated."""
+        self._seen.clear()
         self.file.close()
 
     def get(self, name: str) -> h5py.Group | h5py.Dataset | None:
@@ -72,7 +77,7 @@ class Tree:
             Hdf5Error: the way leads outside the file or in circles, or the object is of a refused kind.
         """
         with library_errors(self.path, name):
-            return self._walk(self.file["/"], _parts(name), name, 0)
+            return self._find(_parts(name), name, 0)
 
     def group(self, name: str) -> h5py.Group | None:
         """The group at a path, or None where there is none or something else."""
@@ -115,33 +120,39 @@ class Tree:
                 result.append(child)
         return result
 
-    def _walk(self, base: h5py.Group, parts: list[str], name: str, followed: int) -> h5py.Group | h5py.Dataset | None:
-        here = base
-        for index, part in enumerate(parts):
-            followed += 1
-            if followed > self.budget.depth:
-                raise self._refuse(name, "too deep or a loop of links", f"at most {self.budget.depth} steps", None)
-            if not isinstance(here, h5py.Group):
-                return None
-            link = here.get(part, getlink=True)
-            if link is None:
-                return None
-            if isinstance(link, h5py.ExternalLink):
-                raise self._refuse(
-                    name, "an external link", "data inside the file", f"a link to {link.filename!r}:{link.path!r}"
-                )
-            if isinstance(link, h5py.SoftLink):
-                target = str(link.path)
-                start = self.file["/"] if target.startswith("/") else here
-                return self._walk(start, _parts(target) + parts[index + 1 :], name, followed)
-            if not isinstance(link, h5py.HardLink):
-                raise self._refuse(name, "a user-defined link", "data inside the file", None)
-            here = here[part]
-        if isinstance(here, h5py.Dataset):
-            self._check_kind(here, name)
-        elif not isinstance(here, h5py.Group):
+    def _find(self, parts: tuple[str, ...], name: str, followed: int) -> h5py.Group | h5py.Dataset | None:
+        """Looks at the link of the last of ``parts`` and follows it; the way to its parent was looked at before."""
+        if not parts:
+            return self._root
+        if parts in self._seen:
+            return self._seen[parts]
+        if followed > self.budget.depth or len(parts) > self.budget.depth:
+            raise self._refuse(name, "too deep or a loop of links", f"at most {self.budget.depth} steps", None)
+        parent = self._find(parts[:-1], name, followed)
+        if not isinstance(parent, h5py.Group):
             return None
-        return here
+        found: h5py.Group | h5py.Dataset | None = None
+        link = parent.get(parts[-1], getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            raise self._refuse(
+                name, "an external link", "data inside the file", f"a link to {link.filename!r}:{link.path!r}"
+            )
+        if isinstance(link, h5py.SoftLink):
+            target = str(link.path)
+            base = () if target.startswith("/") else parts[:-1]
+            found = self._find((*base, *_parts(target)), name, followed + 1)
+        elif isinstance(link, h5py.HardLink):
+            found = parent[parts[-1]]
+            if isinstance(found, h5py.Dataset):
+                self._check_kind(found, name)
+            elif not isinstance(found, h5py.Group):
+                found = None
+        elif link is not None:
+            raise self._refuse(name, "a user-defined link", "data inside the file", None)
+        if len(self._seen) >= _REMEMBERED:
+            self._seen.clear()
+        self._seen[parts] = found
+        return found
 
     def _check_kind(self, dataset: h5py.Dataset, name: str) -> None:
         plist = dataset.id.get_create_plist()  # before the shape: asking a virtual dataset for it opens its sources
@@ -276,5 +287,5 @@ def join(*parts: str) -> str:
     return "/" + "/".join(piece for part in parts for piece in part.split("/") if piece)
 
 
-def _parts(name: str) -> list[str]:
-    return [part for part in name.split("/") if part not in ("", ".")]
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(part for part in name.split("/") if part not in ("", "."))

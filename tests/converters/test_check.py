@@ -7,13 +7,23 @@ import json
 import h5py
 import numpy as np
 import pytest
+from helpers.fake_source import FakeEpisode, FakeSource
 from helpers.hdf5_fixtures import jpeg, pictures, write_camera, write_platform
+from wdsmix.converters import check as module
 
 from wdsmix.cli import main
 
 
+@pytest.fixture(autouse=True)
+def here(request, monkeypatch):
+    """Reads in this process, but for the tests of the children: a spawn a call would be slow."""
+    if "children" not in request.node.name:
+        real = module._read_all
+        monkeypatch.setattr(module, "_read_all", lambda *args, **options: real(*args, **{**options, "workers": 0}))
+
+
 def check(capsys, *argv):
-    code = main(["check", "hdf5", *map(str, argv), "--json", "--workers", "1"])
+    code = main(["check", "hdf5", *map(str, argv), "--json", "--workers", "2"])
     report = json.loads(capsys.readouterr().out)
     return code, report, {line["name"]: line for line in report["checks"]}
 
@@ -124,3 +134,39 @@ def test_usage(tmp_path, capsys):
     assert main(["check", "hdf5", str(tmp_path / "gone")]) == 1
     assert "no such file" in capsys.readouterr().err
     assert main(["check", "hdf5", str(tmp_path), "--dialect", "x"]) == 2
+
+
+def test_children_find_the_same(folder, capsys, monkeypatch):
+    there = check(capsys, folder)
+    real = module._read_all
+    monkeypatch.setattr(module, "_read_all", lambda *args, **options: real(*args, **{**options, "workers": 0}))
+    assert check(capsys, folder) == there
+
+
+def test_children_that_die_cost_one_episode():
+    source = FakeSource([FakeEpisode(f"e{k}", does="segv" if k == 2 else "") for k in range(6)])
+    report = module.check(source, "fake", workers=2, full=True)
+    assert report.episodes == 6
+    assert report.lines["episode reads"].ok == 5
+    assert report.lines["episode reads"].offenders == [
+        "a.fake/e2: reading it crashed the process: a damaged or hostile file"
+    ]
+    assert not report.good
+
+
+def test_other_families_are_checked_over_the_protocol():
+    source = FakeSource(
+        [
+            FakeEpisode("good"),
+            FakeEpisode("bad", does="bad"),
+            FakeEpisode("worse", does="key"),
+            FakeEpisode("dark", does="picture"),
+            FakeEpisode("gone", fault="not there", fault_kind="file", file="b.fake"),
+            FakeEpisode("odd", fault="no action"),
+            FakeEpisode("other", fault="not wanted", fault_kind="filter"),
+        ]
+    )
+    report = module.check(source, "fake", full=True)
+    bad = {name: line.bad for name, line in report.lines.items() if line.bad}
+    assert bad == {"file opens": 1, "fields complete": 1, "episode reads": 2, "images decodable": 1}
+    assert (report.episodes, report.filtered, report.files) == (4, 1, 2)
