@@ -9,7 +9,7 @@
       train-00000.tar           frames, as consecutive members {episode:06d}_{frame:06d}.NAME
       train-00000.frames.arrow  one row per frame of that shard (frames_schema)
 
-JSON files are canonical: sorted keys, one space of indentation, no NaN, a newline at the end.
+JSON files are canonical: sorted keys, one space of indentation (stats.json: none), no NaN, a newline at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,9 +37,11 @@ __all__ = [
     "Stats",
     "VectorEntry",
     "canonical_json",
+    "check_seal",
     "digest_of",
     "frames_schema",
     "read_model",
+    "sealed",
 ]
 
 FORMAT_VERSION = 1
@@ -188,6 +190,8 @@ class Manifest(_Model):
     details: dict[str, object] = {}
     warnings: list[str] = []
     dropped: list[Dropped] = []
+    checksum: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """sha256 of this file as it would be with an empty checksum, so that damage to it shows (see `sealed`)."""
 
 
 class Histogram(_Model):
@@ -219,10 +223,37 @@ class Stats(_Model):
     fields: dict[str, FieldStats]
 
 
-def canonical_json(value: BaseModel | dict[str, object]) -> bytes:
-    """The one spelling of a JSON file of a set."""
+def canonical_json(value: BaseModel | dict[str, Any]) -> bytes:
+    """The one spelling of a JSON file of a set: sorted keys, one space of indentation (statistics: none), no NaN."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    return (json.dumps(plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    layout: dict[str, Any] = {"separators": (",", ":")} if isinstance(value, Stats) else {"indent": 1}
+    return (json.dumps(plain, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout) + "\n").encode()
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """The manifest with the checksum of its other fields."""
+    blank = manifest.model_copy(update={"checksum": ""})
+    return manifest.model_copy(update={"checksum": hashlib.sha256(canonical_json(blank)).hexdigest()})
+
+
+def check_seal(manifest: Manifest, path: str | Path) -> None:
+    """Checks that a manifest says what it said when it was written.
+
+    Raises:
+        DataError: it does not.
+    """
+    try:
+        expected = sealed(manifest).checksum
+    except ValueError as error:  # NaN, half a surrogate pair
+        raise DataError(f"can't be spelled canonically: {error}", path=path) from error
+    if manifest.checksum != expected:
+        raise DataError(
+            "changed after it was written",
+            path=path,
+            where="checksum",
+            expected=expected,
+            found=manifest.checksum or "none",
+        )
 
 
 def digest_of(manifest_bytes: bytes) -> str:

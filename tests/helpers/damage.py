@@ -14,9 +14,10 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 import wdsmix.shards.verify as verify_module
-from wdsmix.manifest import canonical_json
+from wdsmix.manifest import Manifest, Stats, canonical_json
 from wdsmix.shards.faults import Fault
 from wdsmix.shards.frames import write_frames
 from wdsmix.shards.tario import END, padding, ustar_header
@@ -35,7 +36,21 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> Non
     path = folder / "manifest.json"
     value = json.loads(path.read_bytes())
     change(value)
-    path.write_bytes(canonical_json(value))
+    path.write_bytes(seal(value))
+
+
+def seal(value: dict[str, Any]) -> bytes:
+    """A manifest with the checksum that it should have, as whoever knows the format can make it."""
+    try:
+        value = Manifest.model_validate(value).model_dump(mode="json")
+    except ValidationError:
+        return canonical_json(value)
+    blank = canonical_json({**value, "checksum": ""})
+    return canonical_json({**value, "checksum": hashlib.sha256(blank).hexdigest()})
+
+
+def stats_json(value: dict[str, Any]) -> bytes:
+    return canonical_json(Stats.model_validate(value))
 
 
 def rehash(folder: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.damage import seal
 from helpers.sets import VECTORS, toy_set
 
 from wdsmix.errors import DataError, WdsmixError
@@ -64,7 +65,7 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> Non
     path = folder / "manifest.json"
     value = json.loads(path.read_bytes())
     change(value)
-    path.write_text(json.dumps(value))
+    path.write_bytes(seal(value))
 
 
 def bless(folder: Path, name: str) -> None:

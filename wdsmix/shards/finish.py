@@ -18,6 +18,7 @@ from wdsmix.manifest import (
     Stats,
     VectorEntry,
     canonical_json,
+    sealed,
 )
 from wdsmix.shards.files import file_entry, write_atomic
 from wdsmix.shards.index import index_bytes
@@ -69,7 +70,7 @@ def finish_set(folder: Path, receipts: Sequence[ShardReceipt], header: Mapping[s
         dropped=_dropped([*header.get("dropped", ()), *(d for receipt in receipts for d in receipt.dropped)]),
     )
     try:
-        manifest = Manifest.model_validate(fields)
+        manifest = sealed(Manifest.model_validate(fields))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

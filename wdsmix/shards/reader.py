@@ -17,7 +17,7 @@ import numpy.typing as npt
 from braceexpand import braceexpand
 
 from wdsmix.errors import ConfigError, ConflictError, DataError
-from wdsmix.manifest import FORMAT_VERSION, FileEntry, Manifest, Stats, digest_of, read_model
+from wdsmix.manifest import FORMAT_VERSION, FileEntry, Manifest, Stats, check_seal, digest_of, read_model
 from wdsmix.shards.frames import check_crc, map_file
 from wdsmix.shards.index import EpisodeIndex
 from wdsmix.shards.shardfile import EpisodeRows, ShardFile
@@ -378,6 +378,7 @@ def _read_manifest(folder: Path) -> tuple[Manifest, str]:
             found=version,
             hint="it was written by another release of wdsmix",
         )
+    check_seal(manifest, path)
     return manifest, digest_of(data)
 
 

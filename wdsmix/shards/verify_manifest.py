@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from wdsmix.errors import DataError
-from wdsmix.manifest import FORMAT_VERSION, Manifest, canonical_json, digest_of, read_model
+from wdsmix.manifest import FORMAT_VERSION, Manifest, canonical_json, check_seal, digest_of, read_model
 from wdsmix.shards.faults import Faults
 
 __all__ = ["check_folder", "check_manifest", "is_adopted", "load_manifest", "shard_files"]
@@ -47,6 +47,11 @@ def load_manifest(folder: Path, faults: Faults, digest: str) -> Manifest | None:
         faults.add(
             "manifest", MANIFEST, "not in the canonical spelling: changed after it was written", where=f"byte {at}"
         )
+    else:
+        try:
+            check_seal(manifest, MANIFEST)
+        except DataError as error:
+            faults.add_error("manifest", MANIFEST, error)
     if digest:
         faults.saw("digest")
         if not digest_of(data).startswith(digest.lower()):
