@@ -219,10 +219,11 @@ class WorkFolder:
         found: dict[str, ShardReceipt] = {}
         for shard in plan.shards:
             path = receipt_path(self.folder, shard.name)
-            if not path.is_file():
+            data = _bytes_of(path)
+            if data is None:
                 continue
             try:
-                receipt = ShardReceipt.model_validate_json(path.read_bytes())
+                receipt = ShardReceipt.model_validate_json(data)
             except ValidationError as error:
                 raise DataError(
                     "receipt of a shard is damaged", path=path, hint="delete it: its shard is then written again"

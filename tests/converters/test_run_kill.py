@@ -143,7 +143,8 @@ def test_three_parts_merged(whole, tmp_path, capsys):
 def test_parts_side_by_side_in_one_folder(whole, tmp_path):
     out = tmp_path / "set"
     running = [convert(out, "--part", f"{k}/3", "--workers", "1", slow=0.002) for k in (1, 2, 3)]
-    assert [done(process)[0] for process in running] == [0, 0, 0]
+    ended = [done(process) for process in running]
+    assert [code for code, _, _ in ended] == [0, 0, 0], [error for _, _, error in ended]
     code, _, error = done(start("merge", out))
     assert code == 0, error
     assert hashes(out) == hashes(whole)
