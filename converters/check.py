@@ -278,9 +278,7 @@ def _read_all(source: Source, refs: Sequence[EpisodeRef], *, full: bool, workers
                 try:
                     done[number] = pool.submit(_check_in_child, refs[number], full).result()
                 except BrokenProcessPool:
-                    done[number] = _Found(
-                        failed=[(_READS, "reading it crashed the process: a damaged or hostile file")]
-                    )
+                    done[number] = _Found(failed=[(_READS, crashed)])
             bar.advance(1)
     return [done[number] for number in range(len(refs))]
 

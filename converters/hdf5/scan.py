@@ -1,7 +1,7 @@
 """Scanning files: metadata of every episode, in child processes that a crafted file may crash.
 
-``python -m wdsmix.converters.hdf5.scan`` is such a child: it reads its options and then file names from stdin, and
-answers each with one line of JSON. A child that dies costs only the file it was reading.
+A child (`serve`) reads its options and then file names from stdin, and answers each with one line of JSON. One that
+dies costs only the file it was reading.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -29,9 +30,11 @@ from wdsmix.converters.hdf5.safe import Tree
 
 from wdsmix.errors import ConfigError, WdsmixError
 
-__all__ = ["EpisodeScan", "FileScan", "scan_file", "scan_files"]
+__all__ = ["EpisodeScan", "FileScan", "scan_file", "scan_files", "serve"]
 
 _TIMEOUT_S = 900.0
+_START = "import sys; sys.path[:] = sys.argv[1:]; from wdsmix.converters.hdf5.scan import serve; serve()"
+"""What a child runs: the modules of its parent, never those of a working folder that may hold anything."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -186,8 +189,11 @@ def scan_files(
     failures: list[BaseException] = []
     lock = threading.Lock()
 
+    children: list[_Child] = []
+
     def serve() -> None:
         child = _Child(root, options)
+        children.append(child)
         try:
             while not failures:
                 try:
@@ -212,6 +218,8 @@ def scan_files(
             thread.join()
     except KeyboardInterrupt as error:
         failures.append(error)
+        for child in children:
+            child.kill()
         raise
     if failures:
         raise failures[0]
@@ -230,10 +238,7 @@ class _Child:
         process = self._process
         if process is None or process.poll() is not None:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "wdsmix.converters.hdf5.scan"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                [sys.executable, "-c", _START, *sys.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
             if process.stdin is None or process.stdout is None:
                 raise WdsmixError("no pipes to the scanning process")
@@ -263,8 +268,13 @@ class _Child:
             check="opens",
         )
 
+    def kill(self) -> None:
+        """Ends the process at once, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+
     def stop(self) -> None:
-        """Ends the process."""
+        """Ends the process when it is done."""
         if self._process is None:
             return
         if self._process.stdin is not None:
@@ -284,7 +294,9 @@ def _parse(line: bytes) -> FileScan:
     return FileScan(**plain)
 
 
-def _serve() -> None:
+def serve() -> None:
+    """The loop of a child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this by closing its stdin
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints goes to stderr
     root, options = pickle.loads(base64.b64decode(sys.stdin.buffer.readline()))
@@ -295,7 +307,3 @@ def _serve() -> None:
         except Exception as error:  # a bug of ours: reported by the parent, never taken for a fault of the file
             plain = {"crash": f"scanning {line.decode().strip()} failed: {type(error).__name__}: {error}"}
         answers.write(json.dumps(plain).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    _serve()

@@ -17,6 +17,8 @@ from helpers.hdf5_fixtures import (
     write_platform,
     write_robomimic,
 )
+from wdsmix.converters.hdf5 import HELP
+from wdsmix.converters.hdf5.dialects import all_dialects
 from wdsmix.converters.hdf5.mapping import TEMPLATE, Mapped
 
 from wdsmix.errors import ConfigError, DataError
@@ -218,3 +220,22 @@ def test_other_rates_are_a_fault_of_the_fewer(tmp_path):
     assert source.describe().fps == 30
     assert [ref.fault is None for ref in refs] == [True, True, False]
     assert "50 frames/s" in refs[2].fault
+
+
+def test_the_help_names_every_dialect_that_converts():
+    for name, dialect in all_dialects().items():
+        assert dialect.refusal or dialect.layout is not None
+        assert name in HELP or dialect.layout is None
+        assert dialect.summary
+
+
+def test_a_hostile_working_folder_runs_no_code(tmp_path, monkeypatch):
+    source = tmp_path / "source"
+    source.mkdir()
+    write_platform(source / "chunk_001.hdf5", episodes=[1])
+    for name in ("h5py", "numpy", "json", "wdsmix"):
+        (source / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(source)
+    (ref,) = open_source(source, isolate=True).episodes()
+    assert ref.fault is None
+    assert not (tmp_path / "ran").exists()
