@@ -17,6 +17,7 @@ A camera may mix encoded and raw rows: a row whose bytes are as many as the othe
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ from wdsmix.imaging import picture_size, sniff
 __all__ = ["Hdf5Images", "Storage", "survey"]
 
 _BLOCK_BYTES = 32 << 20
-_CHUNK_ROW_BYTES = 256 << 20
+_CHUNK_ROW_BYTES = 64 << 20
+_SPOOL_BYTES = 8 << 30
 _VLEN_ROWS = 64
 
 
@@ -169,25 +171,41 @@ class Hdf5Images:
             raise Hdf5Error("missing", path=str(self._tree.path), where=self._path)
         return dataset
 
-    def _blocks(self, rows: npt.NDArray[np.int64], dataset: h5py.Dataset) -> Iterator[npt.NDArray[np.int64]]:
-        """Cuts rows at multiples of the chunk length, so that each chunk is read and inflated once."""
+    def _blocks(
+        self, rows: npt.NDArray[np.int64], dataset: h5py.Dataset
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.generic]]]:
+        """Reads rows in blocks cut at multiples of the chunk length, so that each chunk is inflated once.
+
+        A row of chunks too large for memory goes through a temporary file.
+        """
         row_bytes = max(1, dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
-        step = max(1, _BLOCK_BYTES // row_bytes)
+        fitting = step = max(1, _BLOCK_BYTES // row_bytes)
         if dataset.chunks is not None:
             chunk = dataset.chunks[0]
             if chunk <= step:
                 step -= step % chunk
-            elif chunk * row_bytes <= _CHUNK_ROW_BYTES:
+            elif chunk * row_bytes <= _SPOOL_BYTES:
                 step = chunk
-        numbers = rows // step
-        cuts = np.flatnonzero(np.diff(numbers)) + 1
-        yield from np.split(rows, cuts) if len(rows) else ()
+        cuts = np.flatnonzero(np.diff(rows // step)) + 1
+        for block in np.split(rows, cuts) if len(rows) else ():
+            low, high = int(block[0]), int(block[-1]) + 1
+            if (high - low) * row_bytes <= _CHUNK_ROW_BYTES:
+                with library_errors(self._tree.path, self._path):
+                    values = _select(dataset, block)
+                yield block, values
+                continue
+            with tempfile.TemporaryFile() as file:
+                file.truncate((high - low) * row_bytes)
+                spool = np.memmap(file, dtype=dataset.dtype, mode="r+", shape=(high - low, *dataset.shape[1:]))
+                with library_errors(self._tree.path, self._path):
+                    dataset.read_direct(spool, np.s_[low:high])
+                for at in range(0, len(block), fitting):
+                    part = block[at : at + fitting]
+                    yield part, np.array(spool[part - low])
 
     def _rows(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
         dataset = self._dataset()
-        for block in self._blocks(rows, dataset):
-            with library_errors(self._tree.path, self._path):
-                values = _select(dataset, block)
+        for block, values in self._blocks(rows, dataset):
             if self.storage.kind == "raw":
                 yield from self._pixels(block, values, dataset)
                 continue

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers.hdf5_fixtures import open_source, pictures, read_all, vectors, write_robomimic
+from wdsmix.converters.hdf5 import images
 from wdsmix.converters.hdf5.dialects.robomimic import controller_kinds
 
 from wdsmix.errors import ConfigError
@@ -272,7 +273,10 @@ def test_the_real_sample(samples):
             np.testing.assert_array_equal(np.stack(views["cam1"]), demo["obs/robot0_eye_in_hand_image"][()])
 
 
-def test_chunked_pictures_of_every_shape(tmp_path):
+@pytest.mark.parametrize("block", [1, 40_000, 32 << 20])
+def test_chunked_pictures_of_every_shape(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(images, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(images, "_CHUNK_ROW_BYTES", 2 * block)  # small: chunks go through the temporary file
     views = pictures(50, width=32, height=24)
     for number, chunks in enumerate([(1, 24, 32, 3), (7, 12, 16, 1), (50, 6, 8, 3), (64, 24, 32, 3), None]):
         path = tmp_path / f"{number}.hdf5"
@@ -285,3 +289,6 @@ def test_chunked_pictures_of_every_shape(tmp_path):
         (ref,) = source.episodes()
         _, seen = read_all(source, ref)
         np.testing.assert_array_equal(np.stack(seen["cam0"]), views)
+        with source.read(ref) as episode:
+            for rows in (np.arange(0, 50, 7), np.array([0, 1, 30, 49])):
+                np.testing.assert_array_equal(np.stack(list(episode.images["cam0"].read(rows))), views[rows])
