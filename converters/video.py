@@ -163,6 +163,9 @@ class VideoReader:
         self._next = 0
         self._last: tuple[int, Any] | None = None
         self._reformatter = self._av.video.reformatter.VideoReformatter()
+        kinds = self._av.video.reformatter.Interpolation
+        # chroma at full resolution, exact rounding, the same bits on every processor
+        self._scaling = kinds.BILINEAR | kinds.FULL_CHR_H_INT | kinds.ACCURATE_RND | kinds.BITEXACT
         self._busy = False
 
     @property
@@ -252,10 +255,11 @@ class VideoReader:
     def _frame(self, number: int) -> Any:
         if self._last is not None and self._last[0] == number:
             return self._last[1]
-        place = int(np.searchsorted(self._keys, number, side="right")) - 1
-        key = int(self._keys[place]) if place >= 0 else 0
-        if number < self._next or key >= self._next + _SKIP_AHEAD:
-            self._seek(number, place)
+        if number != self._next:
+            place = int(np.searchsorted(self._keys, number, side="right")) - 1
+            key = int(self._keys[place]) if place >= 0 else 0
+            if number < self._next or key >= self._next + _SKIP_AHEAD:
+                self._seek(number, place)
         while True:
             position, frame = self._decode(number)
             if position > number:
@@ -308,10 +312,8 @@ class VideoReader:
             if not frame.format.name.startswith("gray1"):
                 raise self._bad("no depth codes", expected="gray10le to gray16le", found=frame.format.name)
             return _plane(frame, np.dtype("<u2"), 1)[:, :, 0]
-        kinds = self._av.video.reformatter.Interpolation
         if size and (frame.width, frame.height) != (size, size):
-            flags = kinds.BILINEAR | kinds.FULL_CHR_H_INT | kinds.ACCURATE_RND | kinds.BITEXACT
-            scaled = self._reformat(frame, width=size, height=size, interpolation=flags)
+            scaled = self._reformat(frame, width=size, height=size, interpolation=self._scaling)
         else:
             scaled = self._reformat(frame)
         return _plane(scaled, np.dtype(np.uint8), 3)

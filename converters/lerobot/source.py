@@ -138,8 +138,7 @@ class LeRobotSource:
         if not self._options.allow_no_camera:
             for role in found.cameras.slots.values():
                 if role.store == "video" and episode not in found.filmed.get(role.key, {}):
-                    name = found.locator.video_name(role.key, found.metas[episode])
-                    return f"no video of {role.key}: {name or 'its template is not valid'} is missing", False
+                    return f"its video of {role.key} is missing", False
         return "", False
 
     def describe(self) -> SourceInfo:

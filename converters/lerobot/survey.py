@@ -78,7 +78,7 @@ def survey(tree: Tree, options: LeRobotOptions) -> Survey:
     locator = Locator(tree, info)
     index = DataIndex() if tree.remote else DataIndex.of(tree, locator, metas)
     warnings += index.warnings
-    _check_any(info, metas, index, locator)
+    _check_any(tree, info, metas, index, locator)
     unlisted = frozenset(index.places) - frozenset(metas) if metas else frozenset()
     if not metas:
         warnings.append("no table of episodes: they are taken from the data files")
@@ -109,7 +109,7 @@ def survey(tree: Tree, options: LeRobotOptions) -> Survey:
     return result
 
 
-def _check_any(info: Info, metas: Mapping[int, EpisodeMeta], index: DataIndex, locator: Locator) -> None:
+def _check_any(tree: Tree, info: Info, metas: Mapping[int, EpisodeMeta], index: DataIndex, locator: Locator) -> None:
     if metas or (index.places and info.layout == 2):
         return
     shared = any(feature.dtype == "video" for feature in info.features.values())
@@ -119,10 +119,9 @@ def _check_any(info: Info, metas: Mapping[int, EpisodeMeta], index: DataIndex, l
     broken = next(iter(index.broken.items()), None)
     if broken is not None:
         raise DataError(
-            f"no episode can be found: {where} is missing, and {broken[0]}: {broken[1]}",
-            path=where,
+            f"{where} is missing, and {broken[0]}: {broken[1]}; a recording that was not finalized looks like this",
+            path=tree.path or tree.name,
             found=f"{len(index.broken)} of {len(locator.data_files)} data files unreadable",
-            hint="a recording that was ended before it was finalized has neither",
         )
     raise DataError(
         "no table of episodes, without which their videos can't be told apart" if index.places else "no episodes",
@@ -282,6 +281,8 @@ def _probe(tree: Tree, file: str) -> VideoFacts | None:
         return probe(tree.open_path(file))
     except DataError:
         return None  # the episodes that need it are dropped with the reason
+    finally:
+        tree.release(file, keep=True)
 
 
 def _spellings(codec: str) -> set[str]:

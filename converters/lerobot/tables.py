@@ -78,7 +78,6 @@ def open_parquet(tree: Tree, name: str) -> pq.ParquetFile:
                 "parquet file has no footer: its writer was ended before it was closed, or it is cut off",
                 path=name,
                 found=f"{size} bytes",
-                hint="its episodes are lost unless another copy is whole",
             ) from error
         raise DataError(f"parquet file is damaged: {error}", path=name) from error
 

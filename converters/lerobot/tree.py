@@ -50,8 +50,8 @@ class Tree(Protocol):
         """
         ...
 
-    def release(self, name: str) -> None:
-        """Called when a video is done with, for now."""
+    def release(self, name: str, *, keep: bool = False) -> None:
+        """Called when a video is done with, for now; with ``keep`` it is wanted again soon."""
         ...
 
     def fingerprint(self) -> str:
@@ -121,7 +121,7 @@ class LocalTree:
         """The file's path."""
         return self._root / name
 
-    def release(self, name: str) -> None:
+    def release(self, name: str, *, keep: bool = False) -> None:
         """Nothing: it is the user's file."""
 
     def fingerprint(self) -> str:
