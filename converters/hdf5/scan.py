@@ -27,6 +27,7 @@ from wdsmix.converters.hdf5.layout import Dialect, FileFacts, name_fault
 from wdsmix.converters.hdf5.measure import measure
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
+from wdsmix.converters.hdf5.strings import printable
 
 from wdsmix.errors import ConfigError, WdsmixError
 
@@ -108,7 +109,7 @@ def _scan_tree(tree: Tree, dialect: Dialect, options: Hdf5Options, result: FileS
     result.embodiment, result.kinds, result.details = facts.embodiment, facts.kinds, facts.details
     groups = dialect.groups(tree, options)
     result.episodes = [_scan_episode(tree, group, dialect, options, facts) for group in groups]
-    result.warnings = list(facts.warnings)
+    result.warnings = [printable(warning) for warning in facts.warnings]
     if not groups:
         result.warnings.append("0 episodes")
 
@@ -150,14 +151,16 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
 
 def _short(fault: Hdf5Error) -> str:
     """A fault's text without the path of the file, which its reference carries."""
-    return str(
-        Hdf5Error(
-            fault.message,
-            check=fault.check,
-            where=fault.where,
-            expected=fault.expected,
-            found=fault.found,
-            hint=fault.hint,
+    return printable(
+        str(
+            Hdf5Error(
+                fault.message,
+                check=fault.check,
+                where=fault.where,
+                expected=fault.expected,
+                found=fault.found,
+                hint=fault.hint,
+            )
         )
     )
 

@@ -10,7 +10,17 @@ import unicodedata
 import h5py
 import numpy as np
 
-__all__ = ["MAX_ATTRIBUTE_BYTES", "attribute", "clean_text", "decode", "json_object", "natural_key", "number", "text"]
+__all__ = [
+    "MAX_ATTRIBUTE_BYTES",
+    "attribute",
+    "clean_text",
+    "decode",
+    "json_object",
+    "natural_key",
+    "number",
+    "printable",
+    "text",
+]
 
 MAX_ATTRIBUTE_BYTES = 16 << 20
 """An attribute above this size is not read."""
@@ -40,11 +50,19 @@ def decode(data: bytes) -> tuple[str, bool]:
 
 
 def clean_text(value: str) -> str:
-    """One line: NFC, without NULs, surrounding quotes and needless whitespace."""
-    value = " ".join(unicodedata.normalize("NFC", value.replace("\0", " ")).split())
+    """One line: NFC, without control characters, surrounding quotes and needless whitespace."""
+    value = "".join(" " if unicodedata.category(char) in ("Cc", "Cs") else char for char in value)
+    value = " ".join(unicodedata.normalize("NFC", value).split())
     while len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1].strip()
     return value
+
+
+def printable(value: str) -> str:
+    """A message with names from a file in it: what is not printable, but line breaks, is spelled out."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii") for char in value
+    )
 
 
 def text(value: object) -> tuple[str | None, bool]:

@@ -323,6 +323,23 @@ def test_names_that_are_none(folder):
             ref.id.encode("utf-8")
 
 
+def test_messages_spell_out_what_terminals_and_json_must_not_get(folder):
+    def rename(group, out):
+        del group["action"]
+        h5py.h5o.copy(group.id, b"observation.state", group.id, b"bad\xff\x1b[31m")
+        group.attrs["task"] = "red \x1b[31m text"
+
+    bad_chunk(folder, rename)
+    fault = fault_beside_good_ones(folder, "episode")
+    assert fault.isprintable()
+    assert "bad\\udcff\\x1b[31m" in fault
+    with h5py.File(folder / "chunk_002.hdf5", "a") as file:
+        file["data/episode_001/action"] = np.zeros((12, 6))
+    source = open_source(folder)
+    with source.read(next(ref for ref in source.episodes() if ref.file == "chunk_002.hdf5")) as episode:
+        assert episode.tasks == ("red [31m text",)
+
+
 def test_huge_attributes_are_not_read(folder):
     path = folder / "chunk_002.hdf5"
     with h5py.File(path, "w", libver="latest") as file:
