@@ -181,10 +181,13 @@ class VideoReader:
     def _index(self) -> None:
         stamps: list[int] = []
         keys: list[int] = []
-        bare = 0
+        bare = hidden = 0
         try:
             for packet in self._container.demux(self._stream):
-                if not packet.size or getattr(packet, "is_discard", False):
+                if not packet.size:
+                    continue
+                if getattr(packet, "is_discard", False):  # cut away by the file's own edit list
+                    hidden += 1
                     continue
                 if packet.pts is None:
                     bare += 1
@@ -194,6 +197,12 @@ class VideoReader:
                     keys.append(packet.pts)
         except self._av.error.FFmpegError as error:
             raise self._bad(f"video is damaged: {_text(error)}", where=f"packet {len(stamps)}") from error
+        if len(stamps) + bare + hidden < self.facts.frames:
+            raise self._bad(
+                "video is cut off",
+                expected=f"{self.facts.frames} frames by its header",
+                found=f"{len(stamps) + bare + hidden} in {self.path.stat().st_size} bytes",
+            )
         self._number = {stamp: number for number, stamp in enumerate(sorted(stamps))}
         if len(self._number) != len(stamps) or (bare and not stamps):
             raise self._bad(

@@ -65,8 +65,8 @@ def source(args: argparse.Namespace) -> Source:
         ConfigError: an option is bad.
         DataError: no LeRobot dataset is there.
     """
+    from wdsmix.converters.lerobot.dataset import LeRobotSource
     from wdsmix.converters.lerobot.options import options_from
-    from wdsmix.converters.lerobot.source import LeRobotSource
     from wdsmix.converters.lerobot.tree import tree_from
 
     return LeRobotSource(tree_from(args), options_from(args))
