@@ -61,7 +61,7 @@ def write_video(
     """Encodes frames: uint8 [H, W, 3], or uint16 [H, W] for grey formats. ``first``: number of the first time stamp."""
     usual = {
         "libx264": {"g": "10", "bf": "2", "crf": "12"},
-        "libsvtav1": {"g": "2", "crf": "20", "preset": "12", "svtav1-params": "lp=1"},
+        "libsvtav1": {"g": "2", "crf": "20", "preset": "8", "svtav1-params": "lp=1"},
         "libx265": {"x265-params": "log-level=none:keyint=8:pools=1"},
         "mpeg4": {"g": "12", "qscale": "2"},
     }
