@@ -201,13 +201,13 @@ def test_workers_give_the_same_batches(mixture: dict, workers: int, method: str 
     loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=method)
     stream = iter(loader)
     found = [next(stream) for _ in range(5)]
-    # The parent knows nothing of what workers did; the cursor does.
+    # The parent follows what arrived; the cursor is exact.
     resumed = MixtureDataset(mixture, 4)
     resumed.load_state_dict(dataset.state_dict(cursor=found[4]["cursor"]))
     for a, b in zip([*found, *take(resumed, 3)], expected, strict=True):
         assert_same(a, b)
     if workers:
-        assert dataset.state_dict() == MixtureDataset(mixture, 4).state_dict()
+        assert 20 <= dataset.state_dict()["order"]["samples"] <= 20 + 4 * 2 * workers
     else:
         assert dataset.state_dict() == found[4]["cursor"]
 

@@ -16,14 +16,27 @@ import numpy.typing as npt
 
 from wdsmix.errors import DataError
 from wdsmix.mixture.batch import BatchMemory
-from wdsmix.mixture.catalog import Catalog
+from wdsmix.mixture.catalog import Catalog, Layout, OpenSource
 from wdsmix.mixture.decode import check_frame, decode_frame
+from wdsmix.mixture.goals import choose_goals
 from wdsmix.mixture.windows import clamped_window
 from wdsmix.shards.reader import ShardFile
 
-__all__ = ["Assembler", "Samples"]
+__all__ = ["Assembler", "GoalFrames", "Samples"]
 
 Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoalFrames:
+    """Where the goals of a batch lie; all int64 [B] but ``negative``."""
+
+    episode: Int64Array
+    frame: Int64Array
+    shard: Int64Array
+    shard_row: Int64Array
+    offset: Int64Array
+    negative: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +45,8 @@ class Samples:
 
     source: Int64Array
     """int64 [B]."""
+    row: Int64Array
+    """int64 [B]: frame row in the source."""
     episode: Int64Array
     """int64 [B]: episode number in its set."""
     frame: Int64Array
@@ -50,6 +65,8 @@ class Samples:
     """int64 [B, K]: frames of the action chunk, clamped."""
     acted_pad: npt.NDArray[np.bool_]
     """bool [B, K]: outside the episode."""
+    goal: GoalFrames | None = None
+    """Where goals are asked for."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -80,10 +97,16 @@ class Assembler:
             for source in self._sources
         ]
 
-    def locate(self, source: npt.NDArray[np.int32], row: Int64Array) -> Samples:
-        """Finds the frames of samples given as (source, row) pairs."""
+    @property
+    def layout(self) -> Layout:
+        """Shape of a sample."""
+        return self._layout
+
+    def locate(self, source: npt.NDArray[np.int32], row: Int64Array, draw: Int64Array) -> Samples:
+        """Finds the frames of samples given as (source, row, draw) triples."""
         size = len(source)
         parts = {name: np.empty(size, dtype=np.int64) for name in ("episode", "frame", "length", "shard", "first_row")}
+        goal = _no_goals(size) if self._layout.goal is not None else None
         for place in np.unique(source).tolist():
             (mine,) = np.nonzero(source == place)
             opened = self._sources[place]
@@ -93,19 +116,45 @@ class Assembler:
             parts["length"][mine] = opened.frames[at]
             parts["shard"][mine] = opened.shard[at]
             parts["first_row"][mine] = opened.first_row[at]
+            if goal is not None:
+                self._locate_goals(goal, opened, mine, row[mine], draw[mine])
         observed, observed_pad = clamped_window(parts["frame"], parts["length"], self._offsets)
         acted, acted_pad = clamped_window(parts["frame"], parts["length"], self._chunk)
         return Samples(
             source=source.astype(np.int64),
+            row=row,
             observed=observed,
             observed_pad=observed_pad,
             acted=acted,
             acted_pad=acted_pad,
+            goal=goal,
             **parts,
         )
 
-    def fill_vectors(self, samples: Samples, memory: BatchMemory) -> list[str]:
-        """Fills all arrays but the pictures; returns the task of each sample."""
+    def _locate_goals(
+        self, goal: GoalFrames, opened: OpenSource, mine: Int64Array, row: Int64Array, draw: Int64Array
+    ) -> None:
+        asked = self._layout.goal
+        if asked is None:
+            return
+        chosen = choose_goals(
+            seed=self._catalog.config.seed,
+            name=opened.name,
+            draw=draw,
+            row=row,
+            ends=opened.ends,
+            lowest=asked.min_offset,
+            highest=asked.max_offset,
+            negative_fraction=asked.negative_goal_fraction,
+        )
+        at = np.searchsorted(opened.ends, chosen.row, side="right")
+        frame = chosen.row - (opened.ends[at] - opened.frames[at])
+        goal.episode[mine], goal.frame[mine] = opened.number[at], frame
+        goal.shard[mine], goal.shard_row[mine] = opened.shard[at], opened.first_row[at] + frame
+        goal.offset[mine], goal.negative[mine] = chosen.offset, chosen.negative
+
+    def fill_vectors(self, samples: Samples, memory: BatchMemory) -> tuple[list[str], int]:
+        """Fills all arrays but the pictures; returns the task of each sample, and the bytes of their frames."""
         arrays = memory.arrays
         arrays["action_is_pad"][...] = samples.acted_pad
         arrays["observation_is_pad"][...] = samples.observed_pad
@@ -113,11 +162,15 @@ class Assembler:
         arrays["source_id"][...] = samples.source
         arrays["episode"][...] = samples.episode
         arrays["frame"][...] = samples.frame
+        if samples.goal is not None:
+            arrays["goal_offset"][...] = samples.goal.offset
+            arrays["goal_negative"][...] = samples.goal.negative
         names = (*self._layout.dims, *self._layout.scalars)
         present = {name: np.zeros(len(samples), dtype=np.bool_) for name in names}
         for name in names:
             arrays[name][...] = 0
         tasks = [""] * len(samples)
+        nbytes = 0
         for where, shard in self._by_shard(samples):
             first = samples.first_row[where, None]
             observed, acted = first + samples.observed[where], first + samples.acted[where]
@@ -125,6 +178,7 @@ class Assembler:
                 if name in shard.vectors:
                     rows = acted if name == "action" else observed
                     _gather(shard, name, rows, where, arrays[name], present[name])
+            nbytes += int(shard.length[observed].sum(dtype=np.int64))
             codes = shard.task[first[:, 0] + samples.frame[where]]
             for b, code in zip(where.tolist(), codes.tolist(), strict=True):
                 tasks[b] = shard.tasks[code]
@@ -132,7 +186,7 @@ class Assembler:
             normalizer.apply(arrays[name], samples.source, present[name], arrays[f"{name}_mask"])
         for name in self._layout.scalars:
             arrays[f"{name}_mask"][...] = present[name]
-        return tasks
+        return tasks, nbytes
 
     def fill_pictures(self, samples: Samples, memory: BatchMemory, b: int) -> None:
         """Fills the pictures of sample ``b``.
@@ -141,26 +195,49 @@ class Assembler:
             DataError: a frame is damaged or does not decode; names source, set, shard, offset and key.
         """
         images, mask = memory.arrays["images"][b], memory.arrays["image_mask"][b]
-        place = int(samples.source[b])
-        slots = self._slots[place]
-        if not slots:
-            images[...] = 0
-            mask[...] = False
-            return
-        shard = self._sources[place].set.shard(int(samples.shard[b]))
+        place, shard, first_row = int(samples.source[b]), int(samples.shard[b]), int(samples.first_row[b])
+        episode = int(samples.episode[b])
         last = -1
         for t, frame in enumerate(samples.observed[b].tolist()):
             if frame == last:  # clamped to the same frame as the one before
                 images[t], mask[t] = images[t - 1], mask[t - 1]
                 continue
             last = frame
-            row = int(samples.first_row[b]) + frame
-            start, length, crc32c = int(shard.offset[row]), int(shard.length[row]), int(shard.crc32c[row])
-            try:
-                check_frame(shard.tar, start, length, crc32c)
-                decode_frame(shard.tar, start, length, slots, images[t], mask[t], may_resize=self._layout.resizes)
-            except DataError as error:
-                raise self._fault(error, samples, b, frame, start) from error
+            self._fill_frame(place, shard, first_row + frame, (episode, frame), images[t], mask[t])
+        goal = samples.goal
+        if goal is not None:
+            images, mask = memory.arrays["goal_images"][b], memory.arrays["goal_image_mask"][b]
+            key = (int(goal.episode[b]), int(goal.frame[b]))
+            self._fill_frame(place, int(goal.shard[b]), int(goal.shard_row[b]), key, images, mask)
+
+    def _fill_frame(
+        self,
+        place: int,
+        shard: int,
+        row: int,
+        key: tuple[int, int],
+        images: npt.NDArray[np.uint8],
+        mask: npt.NDArray[np.bool_],
+    ) -> None:
+        """Checks and decodes one frame into [cams, H, W, 3] and [cams]."""
+        slots = self._slots[place]
+        if not slots:
+            images[...] = 0
+            mask[...] = False
+            return
+        opened = self._sources[place].set.shard(shard)
+        start, length, crc32c = int(opened.offset[row]), int(opened.length[row]), int(opened.crc32c[row])
+        try:
+            check_frame(opened.tar, start, length, crc32c)
+            decode_frame(opened.tar, start, length, slots, images, mask, may_resize=self._layout.resizes)
+        except DataError as error:
+            raise self._fault(error, place, shard, key, start) from error
+
+    def describe(self, samples: Samples, b: int) -> str:
+        """Where sample ``b`` lies, in words."""
+        opened = self._sources[int(samples.source[b])]
+        shard = opened.set.manifest.shards[int(samples.shard[b])]
+        return f"source {opened.name!r}, {opened.set.path / shard}.tar, episode {int(samples.episode[b])}"
 
     def extras(self, samples: Samples) -> dict[str, list[object]]:
         """The asked facts of each sample's own frame, from its json member; None where it has none."""
@@ -177,7 +254,9 @@ class Assembler:
                 facts = json.loads(bytes(members["json"]))
             except ValueError as error:
                 fault = DataError("the json member is not JSON", found=str(error))
-                raise self._fault(fault, samples, b, int(samples.frame[b]), 0) from error
+                key = (int(samples.episode[b]), int(samples.frame[b]))
+                start = int(opened.shard(int(samples.shard[b])).offset[row])
+                raise self._fault(fault, int(samples.source[b]), int(samples.shard[b]), key, start) from error
             for name, values in out.items():
                 values[b] = facts.get(name) if isinstance(facts, dict) else None
         return out
@@ -192,19 +271,28 @@ class Assembler:
                 first = where[0]
                 yield where, self._sources[int(samples.source[first])].set.shard(int(samples.shard[first]))
 
-    def _fault(self, error: DataError, samples: Samples, b: int, frame: int, start: int) -> DataError:
-        opened = self._sources[int(samples.source[b])]
-        shard = opened.set.manifest.shards[int(samples.shard[b])]
-        place = f"source {opened.name!r}, set {opened.set.manifest.name!r}, byte {start}"
-        key = f"key {int(samples.episode[b]):06d}_{frame:06d}"
+    def _fault(self, error: DataError, place: int, shard: int, key: tuple[int, int], start: int) -> DataError:
+        opened = self._sources[place]
+        parts = (
+            f"source {opened.name!r}, set {opened.set.manifest.name!r}, byte {start}",
+            f"key {key[0]:06d}_{key[1]:06d}",
+            error.where,
+        )
         return DataError(
             error.message,
-            path=opened.set.path / f"{shard}.tar",
-            where=", ".join(part for part in (place, key, error.where) if part),
+            path=opened.set.path / f"{opened.set.manifest.shards[shard]}.tar",
+            where=", ".join(part for part in parts if part),
             expected=error.expected,
             found=error.found,
             hint=error.hint,
         )
+
+
+def _no_goals(size: int) -> GoalFrames:
+    names = ("episode", "frame", "shard", "shard_row", "offset")
+    return GoalFrames(
+        negative=np.zeros(size, dtype=np.bool_), **{name: np.zeros(size, dtype=np.int64) for name in names}
+    )
 
 
 def _gather(

@@ -55,6 +55,13 @@ def batch_fields(layout: Layout, size: int) -> dict[str, Field]:
     for name in layout.scalars:
         shapes[name] = (np.float32, (size, steps))
         shapes[f"{name}_mask"] = (np.bool_, (size,))
+    if layout.goal is not None:
+        shapes["goal_images"] = (np.uint8, (size, cameras, layout.height, layout.width, 3))
+        shapes["goal_image_mask"] = (np.bool_, (size, cameras))
+        shapes["goal_offset"] = (np.int64, (size,))
+        shapes["goal_negative"] = (np.bool_, (size,))
+    for name in layout.marks:
+        shapes[name] = (np.bool_, (size,))
     for name in ("embodiment_id", "source_id", "episode", "frame"):
         shapes[name] = (np.int64, (size,))
     fields: dict[str, Field] = {}

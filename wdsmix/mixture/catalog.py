@@ -16,7 +16,7 @@ import numpy.typing as npt
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 
 from wdsmix.errors import ConfigError, DataError, WdsmixError
-from wdsmix.mixture.config import CORE_VECTORS, MixtureConfig, Normalization, SourceConfig
+from wdsmix.mixture.config import CORE_VECTORS, GoalConfig, MixtureConfig, Normalization, SourceConfig
 from wdsmix.mixture.explain import did_you_mean
 from wdsmix.mixture.normalize import Normalizer, Scale, scale_of
 from wdsmix.mixture.order import MixtureOrder, SourceFrames
@@ -83,6 +83,9 @@ class Layout:
     scalars: tuple[str, ...]
     """``reward`` and ``done``, where asked."""
     extras: tuple[str, ...]
+    goal: GoalConfig | None = None
+    marks: tuple[str, ...] = ()
+    """``replaced`` and ``valid``, where a batch has them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +272,8 @@ def _layout(config: MixtureConfig, sources: Sequence[OpenSource]) -> Layout:
         dims=dims,
         scalars=tuple(flag for flag in ("reward", "done") if getattr(sample, flag)),
         extras=tuple(sample.extras),
+        goal=sample.goal,
+        marks=("replaced",) if config.on_error == "skip" else (),
     )
 
 

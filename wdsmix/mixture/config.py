@@ -23,6 +23,7 @@ from wdsmix.mixture.explain import did_you_mean, explain
 __all__ = [
     "CORE_VECTORS",
     "RESERVED",
+    "GoalConfig",
     "MixtureConfig",
     "Normalization",
     "SampleConfig",
@@ -52,7 +53,10 @@ RESERVED = frozenset(
         "cursor",
         "valid",
         "replaced",
-        "goal",
+        "goal_images",
+        "goal_image_mask",
+        "goal_offset",
+        "goal_negative",
     }
 )
 """Names in a batch that a further vector can't have."""
@@ -139,6 +143,23 @@ class SourceConfig(_Model):
         return self
 
 
+class GoalConfig(_Model):
+    """Goal frames: a later frame of the sample's own episode, or, as a negative, one of another episode."""
+
+    min_offset: Annotated[Whole, Field(ge=0)] = 0
+    """Nearest goal, in frames; less where the episode ends before."""
+    max_offset: Count
+    """Farthest goal; distances are uniform over what the episode has left, up to this."""
+    negative_goal_fraction: Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)] = 0.0
+    """Share of goals from other episodes of the source."""
+
+    @model_validator(mode="after")
+    def _check(self) -> GoalConfig:
+        if self.min_offset > self.max_offset:
+            raise ValueError(f"min_offset {self.min_offset} lies beyond max_offset {self.max_offset}")
+        return self
+
+
 class SampleConfig(_Model):
     """What one sample of a batch holds."""
 
@@ -160,6 +181,8 @@ class SampleConfig(_Model):
     """Vector name -> how it is scaled; default: none."""
     reward: bool = False
     done: bool = False
+    goal: GoalConfig | None = None
+    """Goal frames; default: none."""
     extras: list[Name] = []
     """Facts from the frames' json members (``timestamp``, ``score``, ...) to hand on as lists."""
 
@@ -214,6 +237,12 @@ class MixtureConfig(_Model):
     """Frames of a source within which the order is mixed; about two windows of encoded frames are live."""
     block_bytes: Annotated[int, BeforeValidator(_as_bytes), Field(ge=1)] = 2 * 2**20
     """About how many neighbouring bytes are shuffled as one."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """What a frame that can't be read does: end the run, or be replaced by the nearest readable one of its block."""
+    max_skipped: Annotated[Whole, Field(ge=0)] = 100
+    """With ``on_error: skip``: how many replaced samples in one reading process end the run after all."""
+    first_batch_timeout_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=0)] = 300.0
+    """After how many seconds without a first batch the run ends, naming what it waits for; 0: never."""
 
     _path: Path | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -278,6 +307,7 @@ _KEYS = {
     (): tuple(MixtureConfig.model_fields),
     ("sources", "*"): tuple(SourceConfig.model_fields),
     ("sample",): tuple(SampleConfig.model_fields),
+    ("sample", "goal"): tuple(GoalConfig.model_fields),
     ("sample", "normalize", "*"): tuple(Normalization.model_fields),
     ("sources", "*", "normalize", "*"): tuple(Normalization.model_fields),
 }

@@ -7,29 +7,33 @@ where the last batch ended. A *state* is a position as JSON types; a batch's ``c
 from __future__ import annotations
 
 import os
+import time
+import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wdsmix.errors import ConfigError, ConflictError
-from wdsmix.mixture.assemble import Assembler
-from wdsmix.mixture.batch import BatchMemory, batch_fields
 from wdsmix.mixture.catalog import Catalog, open_catalog
 from wdsmix.mixture.config import MixtureConfig, load_mixture
-from wdsmix.mixture.crew import Crew
-from wdsmix.mixture.order import MixtureOrder, Step, rank_slice
+from wdsmix.mixture.metrics import Metrics
+from wdsmix.mixture.order import MixtureOrder, rank_slice
+from wdsmix.mixture.pipeline import Job, Note, Pending, Pipeline
 from wdsmix.mixture.place import Place, resolve_place
+from wdsmix.mixture.position import Arrivals, WorkerPosition, order_state, wrap
+from wdsmix.mixture.slots import listen
+from wdsmix.mixture.spares import Spares
 
 __all__ = ["Batch", "MixtureDataset", "State"]
 
 Batch = dict[str, Any]
 State = dict[str, Any]
 
-STATE_VERSION = 1
+AHEAD = 2
+"""Batches built ahead within a process. Under DataLoader workers the DataLoader's own prefetch takes their place."""
 
 
 class MixtureDataset(IterableDataset[Batch]):
@@ -57,6 +61,12 @@ class MixtureDataset(IterableDataset[Batch]):
     ahead do not move this object's position: take ``state_dict(cursor=batch["cursor"])``, and keep one iterator of the
     DataLoader for the whole run, for a new one starts at this object's position again (`load_state_dict` moves it).
 
+    ``on_error: skip`` adds ``replaced`` (bool [B]); ``sample.goal`` adds ``goal_images`` uint8 [B, C, 3, H, W],
+    ``goal_image_mask`` bool [B, C], ``goal_offset`` int64 [B] (frames; -1 for a negative), ``goal_negative`` bool [B].
+
+    Batches are built ahead on threads, into memory that is used again once the last tensor of a batch is gone; a batch
+    may be held for as long as you like.
+
     Args:
         config: A mixture.yaml, its content, or a checked configuration.
         batch_size: Samples a batch on this rank.
@@ -64,6 +74,9 @@ class MixtureDataset(IterableDataset[Batch]):
             an iteration starts, so that the dataset may be made before the process group.
         world_size: How many ranks; together with ``rank``.
         num_threads: Threads that decode; default: the cores this process may use, one in a DataLoader worker.
+        steps_per_epoch: Ends an iteration after so many steps, and is its `len`; the next iteration goes on from there.
+        metrics_path: File that gets a JSON line of `metrics` at most every ``metrics_interval_s`` seconds.
+        metrics_interval_s: Seconds.
 
     Raises:
         ConfigError: the configuration or an argument is at fault.
@@ -77,13 +90,20 @@ class MixtureDataset(IterableDataset[Batch]):
         rank: int | None = None,
         world_size: int | None = None,
         num_threads: int | None = None,
+        *,
+        steps_per_epoch: int | None = None,
+        metrics_path: str | Path | None = None,
+        metrics_interval_s: float = 60.0,
     ) -> None:
         super().__init__()
         if isinstance(config, str | Path):
             config = load_mixture(config)
         elif not isinstance(config, MixtureConfig):
             config = MixtureConfig.from_dict(config)
-        for name, value in (("batch_size", batch_size), ("num_threads", 1 if num_threads is None else num_threads)):
+        counts = {"batch_size": batch_size, "num_threads": num_threads, "steps_per_epoch": steps_per_epoch}
+        for name, value in counts.items():
+            if value is None and name != "batch_size":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError("bad value", where=name, expected="a whole number from 1", found=value)
         self.config = config
@@ -92,12 +112,26 @@ class MixtureDataset(IterableDataset[Batch]):
         if rank is not None or world_size is not None:
             resolve_place(rank, world_size)
         self._num_threads = num_threads
+        self._steps = steps_per_epoch
         self._parent_place: Place | None = None
         self._catalog: Catalog | None = open_catalog(config)
         self._digests = {source.name: source.order.digest for source in self._catalog.sources}
         self._order: MixtureOrder | None = self._catalog.new_order()
-        self._state: dict[str, object] = self._order.state_dict()
-        self._assembler: Assembler | None = None
+        self._state: Mapping[str, Any] = self._order.state_dict()
+        self._pipeline: Pipeline | None = None
+        self._turn = 0
+        self._moves = 0
+        self._token = uuid.uuid4().hex
+        self._arrivals = Arrivals()
+        self._worker_position: WorkerPosition | None = None
+        self._worker_busy = False
+        self._metrics: Metrics | None = Metrics(
+            {source.name: source.weight for source in config.sources},
+            self._order.sizes,
+            None if metrics_path is None else Path(metrics_path),
+            metrics_interval_s,
+        )
+        listen(self._token, self._hear_worker)
 
     @property
     def catalog(self) -> Catalog:
@@ -122,29 +156,54 @@ class MixtureDataset(IterableDataset[Batch]):
         parent = self._parent_place if get_worker_info() is not None else None
         return resolve_place(self._rank, self._world_size, parent=parent)
 
+    def __len__(self) -> int:
+        """Batches of an iteration.
+
+        Raises:
+            TypeError: the stream is endless, without ``steps_per_epoch``.
+        """
+        if self._steps is None:
+            raise TypeError("a MixtureDataset is endless: set steps_per_epoch to give it a length")
+        return self._steps
+
+    def metrics(self) -> dict[str, Any]:
+        """What the stream did so far, as JSON types: see `Metrics.snapshot`.
+
+        Counted in the process that consumes; DataLoader workers report with each batch.
+        """
+        return {} if self._metrics is None else self._metrics.snapshot()
+
     def state_dict(self, cursor: Mapping[str, Any] | None = None) -> State:
         """The position as a few hundred bytes of JSON types, the same on every rank.
 
         Args:
             cursor: A batch's ``cursor``: the state is then that after this batch. Needed where a DataLoader with
-                workers runs ahead; without it the state is that after the last batch iterated in this process.
+                workers runs ahead; without it the state is that after the last batch iterated in this process, or
+                after the last one that arrived from workers with all before it, at most a few ahead of the consumer.
         """
-        order = self._state if cursor is None else _order_state(cursor)
-        return _wrapped(order)
+        if cursor is not None:
+            return wrap(order_state(cursor))
+        if self._worker_position is not None:
+            return self._worker_position.state()
+        return wrap(self._position())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to a saved position, before the first batch or between two: the next one follows the saved one.
 
         Batch size, ranks, workers and threads may differ from those that saved it. New weights and new sources open
-        a phase: shares count from there, and no frame is repeated or lost.
+        a phase: shares count from there, and no frame is repeated or lost. Under DataLoader workers the next iterator
+        of the DataLoader starts from it.
 
         Raises:
             ConflictError: seed, streams, window or a set differ; names each.
             ConfigError: not such a state.
         """
+        worker = WorkerPosition.from_state(state)
         order = self.catalog.new_order()
-        order.load_state_dict(_order_state(state))
-        self._state, self._order = order.state_dict(), None
+        order.load_state_dict(order_state(state))
+        self._state, self._worker_position = order.state_dict(), worker
+        self._arrivals = Arrivals()
+        self._moves += 1
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
@@ -152,91 +211,143 @@ class MixtureDataset(IterableDataset[Batch]):
             return self._batches(self.place)
         return self._worker_batches(self.place, worker.id, worker.num_workers)
 
-    def _batches(self, place: Place) -> Iterator[Batch]:
-        """All batches of a rank, in this process, from the dataset's position on."""
+    def _position(self) -> Mapping[str, Any]:
+        return self._state if self._arrivals.order is None else self._arrivals.order
+
+    def _hear(self, note: Note) -> None:
+        """A batch was finished, here or in a worker."""
+        if self._metrics is not None:
+            self._metrics.add(note)
+
+    def _hear_worker(self, note: Note) -> None:
+        self._arrivals.add(note.step, order_state(note.cursor), self._state["steps"])
+        self._hear(note)
+
+    def _order_at(self, state: Mapping[str, Any]) -> MixtureOrder:
+        if self._order is None:
+            self._order = self.catalog.new_order()
+        self._order.load_state_dict(state)
+        return self._order
+
+    def _pipeline_of(self, threads: int, *, shared: bool) -> Pipeline:
+        """The pipeline of this process; threads and slots live on from one iteration to the next."""
+        if self._pipeline is None or self._pipeline.process != os.getpid():
+            config, catalog = self.config, self.catalog
+            spares = Spares(catalog.new_order().orders, config.max_skipped) if config.on_error == "skip" else None
+            self._pipeline = Pipeline(
+                catalog,
+                batch_size=self.batch_size,
+                threads=threads,
+                shared=shared,
+                token=self._token,
+                heard=self._hear,
+                spares=spares,
+                first_batch_timeout_s=config.first_batch_timeout_s,
+            )
+        return self._pipeline
+
+    def _start(self, pipeline: Pipeline, order: MixtureOrder, place: Place) -> Pending:
         size = self.batch_size * place.world
-        crew = Crew(self._num_threads or len(os.sched_getaffinity(0)))
+        step, mine = order.step(size), rank_slice(size, place.rank, place.world)
+        job = Job(
+            step=step.step,
+            source=step.source[mine],
+            row=step.row[mine],
+            draw=step.draw[mine],
+            cursor=wrap(order.state_dict()),
+        )
+        return pipeline.start(job)
+
+    def _batches(self, place: Place) -> Iterator[Batch]:
+        """The batches of a rank, in this process, from the dataset's position on."""
+        self._turn += 1
+        turn, moves = self._turn, self._moves
+        self._state, self._arrivals = self._position(), Arrivals()
+        pipeline = self._pipeline_of(self._num_threads or len(os.sched_getaffinity(0)), shared=False)
+        order = self._order_at(self._state)
+        if self._metrics is not None:
+            self._metrics.begin(self._state["counts"])
+        queue: deque[Pending] = deque()
+        left = self._steps
         try:
-            while True:
-                if self._order is None:
-                    self._order = self.catalog.new_order()
-                    self._order.load_state_dict(self._state)
-                order, self._order = self._order, None  # stays None, and so is built anew, if the batch fails
-                step = order.step(size)
-                state = order.state_dict()
-                batch = self._batch(step, rank_slice(size, place.rank, place.world), state, crew)
-                self._order, self._state = order, state
-                yield batch
+            while left is None or left > 0:
+                if turn != self._turn or moves != self._moves:  # another iterator or load_state_dict in between
+                    _cancel(pipeline, queue)
+                    self._turn += 1
+                    turn, moves, order = self._turn, self._moves, self._order_at(self._state)
+                while len(queue) <= AHEAD and (left is None or len(queue) < left):
+                    queue.append(self._start(pipeline, order, place))
+                left = None if left is None else left - 1
+                yield self._deliver(pipeline, queue.popleft())
         finally:
-            crew.close()
+            _cancel(pipeline, queue)
+
+    def _deliver(self, pipeline: Pipeline, pending: Pending) -> Batch:
+        waited = time.perf_counter()
+        batch = pipeline.finish(pending)
+        if self._metrics is not None:
+            self._metrics.waited(time.perf_counter() - waited)
+        self._state = order_state(pending.job.cursor)
+        return batch
 
     def _worker_batches(self, place: Place, worker: int, workers: int) -> Iterator[Batch]:
-        """Every ``workers``-th batch of a rank, the ``worker``-th first; leaves the dataset's position alone."""
-        size = self.batch_size * place.world
-        crew = Crew(self._num_threads or 1)
-        order = self.catalog.new_order()
-        order.load_state_dict(self._state)
-        try:
-            for _ in range(worker):
-                order.skip(size)
-            while True:
-                step = order.step(size)
-                yield self._batch(step, rank_slice(size, place.rank, place.world), order.state_dict(), crew)
-                for _ in range(workers - 1):
-                    order.skip(size)
-        finally:
-            crew.close()
+        """Every ``workers``-th batch of a rank, the ``worker``-th first, in a DataLoader worker."""
+        total, position = self._steps, self._worker_position
+        pipeline = self._pipeline_of(self._num_threads or 1, shared=True)
+        if position is not None and not self._worker_busy:
+            position.check(worker, workers)
+            order, index = self._order_at(position.order), position.index
+        else:
+            order = self._order_at(self._next_worker_state(place))
+            index = worker if total is None else min(worker, total)
+            self._skip(order, index, place)
+        self._worker_busy = True
+        while total is None or index < total:
+            pending = self._start(pipeline, order, place)
+            hop = workers - 1 if total is None else min(workers - 1, total - 1 - index)
+            self._skip(order, hop, place)
+            index += 1 + hop
+            self._worker_position = WorkerPosition(id=worker, of=workers, index=index, order=order.state_dict())
+            yield pipeline.finish(pending)
+        self._state, self._worker_position, self._worker_busy = order.state_dict(), None, False
 
-    def _batch(self, step: Step, mine: slice, state: dict[str, object], crew: Crew) -> Batch:
-        if self._assembler is None:
-            self._assembler = Assembler(self.catalog)
-        assembler = self._assembler
-        samples = assembler.locate(step.source[mine], step.row[mine])
-        memory = BatchMemory(batch_fields(self.catalog.layout, len(samples)))
-        tasks = assembler.fill_vectors(samples, memory)
-        crew.run(lambda row: assembler.fill_pictures(samples, memory, row), len(samples))
-        return {
-            **_tensors(memory),
-            "task": tasks,
-            "extras": assembler.extras(samples),
-            "step": step.step,
-            "cursor": _wrapped(state),
-        }
+    def _next_worker_state(self, place: Place) -> Mapping[str, Any]:
+        """Where an iteration of all workers starts: the same in each of them.
+
+        Raises:
+            ConfigError: a persistent worker is to begin anew and can't know how far the consumer had come.
+        """
+        position = self._worker_position
+        if not self._worker_busy or position is None:
+            return self._position()
+        if self._steps is None:
+            raise ConfigError(
+                "the DataLoader began a new iteration of an endless stream with persistent workers",
+                where="persistent_workers",
+                hint="set steps_per_epoch, or keep one iterator for the whole run",
+            )
+        order = self._order_at(position.order)  # the last iteration was left early: it counts as done
+        self._skip(order, self._steps - position.index, place)
+        return order.state_dict()
+
+    def _skip(self, order: MixtureOrder, steps: int, place: Place) -> None:
+        for _ in range(steps):
+            order.skip(self.batch_size * place.world)
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: no open set, no memory map; and this process's place, which it can't see."""
         state = self.__dict__.copy()
-        state["_catalog"] = state["_order"] = state["_assembler"] = None
+        state["_catalog"] = state["_order"] = state["_pipeline"] = state["_metrics"] = None
+        state["_state"], state["_arrivals"] = self._position(), None
         place = self.place
         state["_parent_place"] = place if place != Place(rank=0, world=1) else self._parent_place
         return state
 
-
-def _tensors(memory: BatchMemory) -> dict[str, torch.Tensor]:
-    """The arrays of a batch as tensors over one storage; pictures channels-first by view."""
-    flat = torch.from_numpy(memory.flat)
-    out: dict[str, torch.Tensor] = {}
-    for name, field in memory.fields.items():
-        kind = torch.from_numpy(np.empty(0, dtype=field.dtype)).dtype
-        out[name] = flat[field.start : field.start + field.nbytes].view(kind).view(field.shape)
-    out["images"] = out["images"].permute(0, 1, 2, 5, 3, 4)
-    return out
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._arrivals = Arrivals()
 
 
-def _wrapped(order: Mapping[str, object]) -> State:
-    return {"wdsmix_mixture": STATE_VERSION, "order": dict(order)}
-
-
-def _order_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The order's part of a state.
-
-    Raises:
-        ConfigError: not a state of a MixtureDataset, or one of another version.
-    """
-    found = state.get("wdsmix_mixture") if isinstance(state, Mapping) else None
-    if found != STATE_VERSION or not isinstance(state.get("order"), Mapping):
-        raise ConfigError(
-            "not a state of a MixtureDataset", expected=f"version {STATE_VERSION}", found=found or type(state).__name__
-        )
-    order: Mapping[str, Any] = state["order"]
-    return order
+def _cancel(pipeline: Pipeline, queue: deque[Pending]) -> None:
+    while queue:
+        pipeline.cancel(queue.popleft())

@@ -241,6 +241,11 @@ class MixtureOrder:
         return dict(self._counts)
 
     @property
+    def orders(self) -> Sequence[SourceOrder]:
+        """The order of each source."""
+        return self._orders
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Frames of each source."""
         return {name: order.size for name, order in zip(self.names, self._orders, strict=True)}

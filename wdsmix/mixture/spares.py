@@ -1,0 +1,92 @@
+"""Spares: what stands in for a sample whose frames can't be read.
+
+The nearest readable frame of the same block: a function of the position that failed alone, so that ranks, workers and
+reruns agree, and counts do not move. Each replacement is counted, and a limit stops the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from wdsmix.errors import DataError
+from wdsmix.mixture.assemble import Assembler, Samples
+from wdsmix.mixture.batch import BatchMemory, batch_fields
+from wdsmix.mixture.order import SourceOrder
+
+__all__ = ["Spares", "nearest_first"]
+
+_log = logging.getLogger("wdsmix")
+
+
+def nearest_first(row: int, rows: range) -> Iterator[int]:
+    """The other members of a range in order of distance from ``row``; of two at one distance the later first."""
+    for distance in range(1, max(row - rows.start, rows.stop - 1 - row) + 1):
+        for other in (row + distance, row - distance):
+            if other in rows:
+                yield other
+
+
+class Spares:
+    """Replaces samples, up to a limit.
+
+    Args:
+        orders: One a source; they know the blocks.
+        limit: How many replacements in this process end the run.
+    """
+
+    def __init__(self, orders: Sequence[SourceOrder], limit: int) -> None:
+        self._orders = orders
+        self._limit = limit
+        self.count = 0
+
+    def replace(
+        self,
+        assembler: Assembler,
+        samples: Samples,
+        draw: npt.NDArray[np.int64],
+        memory: BatchMemory,
+        b: int,
+        error: DataError,
+    ) -> tuple[str, dict[str, object]]:
+        """Fills sample ``b`` of a batch from the nearest readable frame; returns its task and extras.
+
+        Raises:
+            DataError: the limit is reached, or the block has no readable frame.
+        """
+        self.count += 1
+        if self.count > self._limit:
+            raise DataError(
+                f"more than {self._limit} samples could not be read",
+                path=error.path,
+                where=error.where,
+                found=error.message,
+                hint="max_skipped sets the limit; `wdsmix validate SET --level full` lists all that is damaged",
+            ) from error
+        _log.warning("replaced a sample: %s", error)
+        source, row = int(samples.source[b]), int(samples.row[b])
+        small = BatchMemory(batch_fields(assembler.layout, 1))
+        block = self._orders[source].block(row)
+        for other in nearest_first(row, block):
+            one = assembler.locate(
+                np.array([source], dtype=np.int32), np.array([other], dtype=np.int64), draw[b : b + 1]
+            )
+            try:
+                (task,), _ = assembler.fill_vectors(one, small)
+                extras = {name: values[0] for name, values in assembler.extras(one).items()}
+                assembler.fill_pictures(one, small, 0)
+            except DataError:
+                continue
+            for name, array in memory.arrays.items():
+                array[b] = small.arrays[name][0]
+            return task, extras
+        raise DataError(
+            "no readable frame in the block",
+            path=error.path,
+            where=error.where,
+            expected=f"one of {len(block)} frames",
+            found=error.message,
+        ) from error
