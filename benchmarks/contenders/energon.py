@@ -13,7 +13,6 @@ from megatron.energon import (
     Cooker,
     DefaultTaskEncoder,
     Sample,
-    SampleDecoder,
     WorkerConfig,
     basic_sample_keys,
     edataclass,
@@ -26,7 +25,7 @@ from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
 from benchmarks.contenders.common import collate_tuned, documented
 from benchmarks.contenders.webdataset import raw_of, write_tars
 from benchmarks.settings import BATCH, Contender
-from benchmarks.store import CAMERAS, SOURCES, Store
+from benchmarks.store import SOURCES, Store
 
 __all__ = ["batches", "view", "write"]
 
@@ -79,31 +78,25 @@ class _Raw(Sample):
 
 
 @stateless
-def _cook(sample: dict[str, Any]) -> _Frame:
-    facts = documented(
-        {
-            **{camera: sample[f"{camera}.jpg"] for camera in CAMERAS},
-            **{name: sample[f"{name}.npy"] for name in ("state", "action")},
-            **sample["json"],
-        }
-    )
-    tensors = {name: torch.as_tensor(value) for name, value in facts.items() if hasattr(value, "dtype")}
-    return _Frame(**basic_sample_keys(sample), **{**facts, **tensors})
-
-
-@stateless
-def _cook_raw(sample: dict[str, Any]) -> _Raw:
+def _cook(sample: dict[str, Any]) -> _Raw:
     return _Raw(**basic_sample_keys(sample), raw=raw_of(sample))
 
 
 class _Documented(DefaultTaskEncoder):
-    decoder = SampleDecoder(image_decode="rgb8")
+    # Decoding comes after the shuffle buffer, in encode_sample: a buffer of pixels would cost gigabytes.
+    decoder = None
     cookers = (Cooker(_cook),)
+
+    @stateless
+    def encode_sample(self, sample: _Raw) -> _Frame:
+        facts = documented(sample.raw)
+        tensors = {name: torch.as_tensor(value) for name, value in facts.items() if hasattr(value, "dtype")}
+        return _Frame.derive_from(sample, **{**facts, **tensors})
 
 
 class _Tuned(DefaultTaskEncoder):
     decoder = None
-    cookers = (Cooker(_cook_raw),)
+    cookers = (Cooker(_cook),)
 
     @stateless
     def batch(self, samples: list[_Raw]) -> dict[str, Any]:
@@ -115,7 +108,7 @@ class _Tuned(DefaultTaskEncoder):
 
 
 def batches(contender: Contender, folder: Path) -> Iterable[Any]:
-    """As documented: its decoder (Pillow) and its batching; tuned: bytes up to the batch function."""
+    """As documented: decode in encode_sample (Pillow), its batching; tuned: bytes up to the batch function."""
     dataset = get_train_dataset(
         folder / "blend.yaml",
         worker_config=WorkerConfig(rank=0, world_size=1, num_workers=contender.workers, seed_offset=contender.seed),
