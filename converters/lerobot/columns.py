@@ -63,7 +63,7 @@ def _flat(value: object) -> list[object]:
 
 
 def flat_numbers(column: pa.ChunkedArray | pa.Array, width: int, *, key: str) -> npt.NDArray[np.float32]:
-    """float32 [T, width]; cells that are null, of another length, or hold nulls, come out as NaN.
+    """float32 [T, width]; a cell that is null or of another length comes out as NaN, and so does a null in one.
 
     Raises:
         DataError: the column holds no numbers.

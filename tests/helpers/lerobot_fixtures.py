@@ -380,20 +380,58 @@ def stored(folder: Path) -> dict[tuple[int, int], Stored]:
     return found
 
 
+def opened(root: Path, **options: object):
+    """A source on a dataset, and its refs."""
+    from wdsmix.converters.lerobot.dataset import LeRobotSource
+    from wdsmix.converters.lerobot.options import LeRobotOptions
+    from wdsmix.converters.lerobot.tree import LocalTree
+
+    source = LeRobotSource(LocalTree(root), LeRobotOptions(**options))
+    return source, source.episodes()
+
+
+def shown(episode: object, slot: str = "cam0", rows: Sequence[int] | None = None) -> list[tuple[int, int, int]]:
+    """Which frames the pictures of an opened episode are."""
+    from wdsmix.imaging import decode_rgb
+
+    wanted = np.arange(len(episode)) if rows is None else np.asarray(rows)
+    wanted = wanted if episode.rows is None else episode.rows[wanted]
+    images = list(episode.images[slot].read(wanted))
+    return [identity(image if isinstance(image, np.ndarray) else decode_rgb(image)) for image in images]
+
+
+def check_all(made: Made, root: Path, **options: object):
+    """Reads every episode and checks each row and each picture; returns the source."""
+    source, refs = opened(root, **options)
+    assert [ref.fault for ref in refs] == [None] * len(made.lengths)
+    assert [ref.frames for ref in refs] == list(made.lengths)
+    for number, ref in enumerate(refs):
+        with source.read(ref) as episode:
+            assert np.array_equal(episode.vectors["state"], made.state_of(number))
+            assert np.array_equal(episode.vectors["action"], made.action_of(number))
+            assert episode.tasks == [made.tasks[number % len(made.tasks)]]
+            for camera, slot in enumerate(episode.images):
+                assert shown(episode, slot) == [(number, frame, camera) for frame in range(made.lengths[number])]
+    return source
+
+
 __all__ = [
     "SIDE",
     "Made",
     "Stored",
     "av",
+    "check_all",
     "change_episodes",
     "change_info",
     "fixed",
     "full_decode",
     "identity",
     "jpeg",
+    "opened",
     "picture",
     "png",
     "replace",
+    "shown",
     "stored",
     "write_json",
     "write_lines",
