@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wdsmix.converters.run import convert
     from wdsmix.episode import Episode, EpisodeRef
     from wdsmix.mixture.config import MixtureConfig, load_mixture
+    from wdsmix.mixture.evaluate import EvaluationDataset
     from wdsmix.mixture.loader import MixtureDataset
     from wdsmix.shards.reader import ShardSet
 
@@ -20,6 +21,7 @@ __all__ = [
     "ConvertOptions",
     "Episode",
     "EpisodeRef",
+    "EvaluationDataset",
     "MixtureConfig",
     "MixtureDataset",
     "ShardSet",
@@ -39,6 +41,7 @@ _HOME = {
     "EpisodeRef": "wdsmix.episode",
     "MixtureConfig": "wdsmix.mixture.config",
     "load_mixture": "wdsmix.mixture.config",
+    "EvaluationDataset": "wdsmix.mixture.evaluate",
     "MixtureDataset": "wdsmix.mixture.loader",
     "ShardSet": "wdsmix.shards.reader",
 }
