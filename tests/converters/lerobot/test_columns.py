@@ -138,14 +138,13 @@ def damaged(episode: int, length: int) -> dict[str, object]:
         return {}
     rows = Made().action_of(1).tolist()
     rows[2], rows[5], rows[7] = None, rows[5][:2], [math.nan, 0.0, 0.0]
-    return {"action": pa.array(rows)}
+    return {"action": pa.array(rows, pa.list_(pa.float32()))}
 
 
 def test_bad_rows_cost_their_episode_or_only_themselves(tmp_path):
     def columns(episode, length):
-        return damaged(episode, length) or {
-            "action": pa.array(made.action_of(episode).tolist(), pa.list_(pa.float32()))
-        }
+        whole = {"action": pa.array(made.action_of(episode).tolist(), pa.list_(pa.float32()))}
+        return damaged(episode, length) or whole
 
     made = Made(columns=columns)
     root = made.write(tmp_path / "robot")
