@@ -8,8 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wdsmix.errors import ConflictError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["HELP", "configure", "run"]
 
@@ -109,14 +113,11 @@ def _make_raw(raw: Path) -> None:
     write_aloha(raw / "aloha", episodes=4, frames=100, size=160)
 
 
-def _shown(console: object, command: Sequence[str]) -> int:
-    from rich.console import Console
-    from rich.rule import Rule
+def _shown(console: Console, command: Sequence[str]) -> int:
+    from rich.markup import escape
 
     from wdsmix.cli import main
 
-    if isinstance(console, Console):
-        console.print()
-        console.print(Rule(f"$ wdsmix {' '.join(command)}", align="left", style="bold"))
+    console.print(f"\n[bold]$ wdsmix {escape(' '.join(command))}[/bold]", soft_wrap=True)
     sys.stdout.flush()
     return main(command)
