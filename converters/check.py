@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wdsmix.converters.options import add_mapping_options, available_workers, load_families
+from wdsmix.converters.options import add_families, add_mapping_options, available_workers
 
 from wdsmix.errors import ConfigError, DataError
 
@@ -108,17 +108,7 @@ class Report:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds one subcommand a family."""
-    families = parser.add_subparsers(dest="family", metavar="FAMILY", required=True)
-    for name, family in load_families().items():
-        if isinstance(family, Exception):
-            families.add_parser(name, help=f"not available: {family}").set_defaults(missing=family)
-            continue
-        sub = families.add_parser(
-            name,
-            help=f"check {name} sources",
-            description=f"{HELP}\n{family.HELP}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    for sub, family in add_families(parser, lambda name, family: (f"check {name} sources", f"{HELP}\n{family.HELP}")):
         sub.add_argument("src", type=Path, metavar="SRC", help="file or folder to read; never written to")
         family.configure(sub)
         add_mapping_options(sub)
@@ -128,7 +118,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         group.add_argument("--quiet", action="store_true", help="no progress")
         group.add_argument("--allow-no-camera", action="store_true", help="episodes without any picture are fine")
         group.add_argument("--workers", type=int, default=available_workers(), metavar="N", help="processes")
-        sub.set_defaults(open_source=family.source)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from wdsmix.converters.options import add_convert_options, add_mapping_options, add_paths, load_families
+from wdsmix.converters.options import add_convert_options, add_families, add_mapping_options, add_paths
 
 from wdsmix.errors import ConfigError
 
@@ -21,22 +21,11 @@ could be converted; single bad episodes are dropped with their reason (--on-bad 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds one subcommand a family."""
-    families = parser.add_subparsers(dest="family", metavar="FAMILY", required=True)
-    for name, family in load_families().items():
-        if isinstance(family, Exception):
-            families.add_parser(name, help=f"not available: {family}").set_defaults(missing=family)
-            continue
-        sub = families.add_parser(
-            name,
-            help=family.HELP.strip().splitlines()[0],
-            description=family.HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    for sub, family in add_families(parser, lambda _, family: (family.HELP.strip().splitlines()[0], family.HELP)):
         add_paths(sub)
         family.configure(sub)
         add_mapping_options(sub)
         add_convert_options(sub, split_by=getattr(family, "SPLIT_BY", "episode"))
-        sub.set_defaults(open_source=family.source)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, cast
@@ -14,6 +14,7 @@ from wdsmix.converters.base import ConvertOptions, Source
 
 __all__ = [
     "Family",
+    "add_families",
     "add_convert_options",
     "add_mapping_options",
     "add_paths",
@@ -51,6 +52,28 @@ def load_families() -> dict[str, Family | Exception]:
         except Exception as error:  # a family of a third party may fail in any way; the others must still work
             found[point.name] = error
     return found
+
+
+def add_families(
+    parser: argparse.ArgumentParser, describe: Callable[[str, Family], tuple[str, str]]
+) -> Iterator[tuple[argparse.ArgumentParser, Family]]:
+    """Adds one subcommand a family; yields those that can be imported, to be given their options.
+
+    Args:
+        parser: The command's.
+        describe: Name and family -> the line and the text of its help.
+    """
+    families = parser.add_subparsers(dest="family", metavar="FAMILY", required=True)
+    for name, family in load_families().items():
+        if isinstance(family, Exception):
+            families.add_parser(name, help=f"not available: {family}").set_defaults(missing=family)
+            continue
+        line, text = describe(name, family)
+        sub = families.add_parser(
+            name, help=line, description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        sub.set_defaults(open_source=family.source)
+        yield sub, family
 
 
 def available_workers() -> int:

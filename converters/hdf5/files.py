@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wdsmix.converters.hdf5.strings import natural_key
+from wdsmix.converters.slots import natural_key
 
 from wdsmix.errors import DataError
 

@@ -17,8 +17,8 @@ from wdsmix.converters.hdf5.numbering import gaps
 from wdsmix.converters.hdf5.open_episode import open_episode
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.scan import EpisodeScan, FileScan, scan_file, scan_files
-from wdsmix.converters.hdf5.slots import assign_slots, match_camera
-from wdsmix.converters.hdf5.strings import natural_key
+from wdsmix.converters.hdf5.slots import default_slots, match_camera
+from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import Camera, DimensionKind, Episode, EpisodeRef, SourceInfo, VectorSpec
 from wdsmix.errors import ConfigError, DataError
@@ -140,7 +140,7 @@ class Hdf5Source:
                 if episode.fault is None:
                     paths.update({key: entry[0] for key, entry in episode.cameras.items()})
         if not self._options.cameras:
-            return {key: key for key in paths} if dialect == "mapping" else assign_slots(list(paths))
+            return {key: key for key in paths} if dialect == "mapping" else default_slots(list(paths))
         slots = {slot: match_camera(wanted, paths) for slot, wanted in self._options.cameras.items()}
         absent = [self._options.cameras[slot] for slot, key in slots.items() if key is None]
         if absent and paths:

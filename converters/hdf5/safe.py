@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
 from wdsmix.converters.hdf5.preflight import open_file
-from wdsmix.converters.hdf5.strings import natural_key
+from wdsmix.converters.slots import natural_key
 
 __all__ = ["Budget", "Tree", "join"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wdsmix.converters.hdf5.strings import natural_key
+from wdsmix.converters.slots import assign_slots
 
-__all__ = ["assign_slots", "match_camera"]
+__all__ = ["default_slots", "match_camera"]
 
 _WRIST = ("wrist", "hand", "gripper")
 _PRIMARY = ("agentview", "cam_high", "front", "head", "top", "high", "base", "main", "primary", "center", "camera_01")
@@ -21,23 +21,9 @@ def _rank(key: str) -> int:
     return next((index for index, word in enumerate(_PRIMARY) if word in low), len(_PRIMARY))
 
 
-def assign_slots(keys: Sequence[str]) -> dict[str, str]:
-    """The default slots of a source's cameras.
-
-    Returns:
-        Slot -> key. The primary camera is the first by `_PRIMARY` that is no wrist camera, else the first in natural
-        order; the wrist camera the first whose name says so; the rest follow in natural order, without gaps.
-    """
-    rest = sorted(set(keys), key=natural_key)
-    if not rest:
-        return {}
-    primary = min(rest, key=lambda key: (_wrist(key), _rank(key), rest.index(key)))
-    rest.remove(primary)
-    wrist = next((key for key in rest if _wrist(key)), None)
-    if wrist is not None:
-        rest.remove(wrist)
-        rest.insert(0, wrist)
-    return {f"cam{index}": key for index, key in enumerate([primary, *rest])}
+def default_slots(keys: Sequence[str]) -> dict[str, str]:
+    """The default slots of a source's cameras: the primary one is the first by `_PRIMARY`, else in natural order."""
+    return assign_slots(keys, primary=_rank, wrist=_wrist)
 
 
 def match_camera(wanted: str, paths: Mapping[str, str]) -> str | None:

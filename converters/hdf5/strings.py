@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import unicodedata
 
 import h5py
@@ -16,7 +15,6 @@ __all__ = [
     "clean_text",
     "decode",
     "json_object",
-    "natural_key",
     "number",
     "printable",
     "text",
@@ -24,15 +22,6 @@ __all__ = [
 
 MAX_ATTRIBUTE_BYTES = 16 << 20
 """An attribute above this size is not read."""
-
-
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which ``demo_2`` comes before ``demo_10``."""
-    parts = []
-    for run in re.findall(r"[0-9]+|[^0-9]+", name):
-        plain = run.lstrip("0")
-        parts.append((0, len(plain), plain) if run[0].isdigit() else (1, 0, run))
-    return (*parts, (1, 0, name))
 
 
 def decode(data: bytes) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from helpers.fake_source import FakeSource, many
-from wdsmix.converters import command, options
+from wdsmix.converters import options
 
 from wdsmix.cli import main as wdsmix_main
 
@@ -27,12 +27,12 @@ def source(args: argparse.Namespace) -> FakeSource:
 
 def main(argv: list[str] | None = None) -> int:
     families = {"fake": sys.modules[__name__], "gone": ImportError("no module named nowhere")}
-    before = command.load_families
-    command.load_families = lambda: families  # type: ignore[assignment]
+    before = options.load_families
+    options.load_families = lambda: families  # type: ignore[assignment]
     try:
         return wdsmix_main(argv)
     finally:
-        command.load_families = before
+        options.load_families = before
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def test_module_is_small_and_imports_in_one_direction(path):
     assert ast.get_docstring(tree)
     is_facade = path == ROOT / "wdsmix" / "__init__.py"
     if path.is_relative_to(ROOT / "wdsmix"):
-        upward = {n for n in imports(tree, typing_too=not is_facade) if n.startswith(("wdsmix.converters", "wdsmix.tools"))}
+        upward = {
+            n for n in imports(tree, typing_too=not is_facade) if n.startswith(("wdsmix.converters", "wdsmix.tools"))
+        }
         assert not upward
     if path.is_relative_to(ROOT / "converters"):
         assert not {n for n in imports(tree) if n.startswith("wdsmix.tools")}

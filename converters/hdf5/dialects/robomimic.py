@@ -28,10 +28,10 @@ from wdsmix.converters.hdf5.strings import (
     attribute,
     clean_text,
     json_object,
-    natural_key,
     number,
     text,
 )
+from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import DimensionKind
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from wdsmix.converters.hdf5 import strings
 from wdsmix.converters.hdf5.measure import row_map
 from wdsmix.converters.hdf5.sizes import raw_size, strip_padding
-from wdsmix.converters.hdf5.slots import assign_slots, match_camera
+from wdsmix.converters.hdf5.slots import default_slots, match_camera
+from wdsmix.converters.slots import natural_key
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zs", "Zl", "Zp"]), min_size=1))
@@ -68,14 +69,14 @@ def test_json_objects(value, found, wrong):
 @given(st.lists(st.integers(0, 10**30), unique=True, min_size=2, max_size=20))
 def test_natural_order_is_numeric(numbers):
     names = [f"demo_{number}" for number in numbers]
-    assert sorted(names, key=strings.natural_key) == [f"demo_{number}" for number in sorted(numbers)]
+    assert sorted(names, key=natural_key) == [f"demo_{number}" for number in sorted(numbers)]
 
 
 @given(st.lists(st.text(max_size=12), max_size=20, unique=True), st.randoms())
 def test_natural_order_is_total(names, random):
-    once = sorted(names, key=strings.natural_key)
+    once = sorted(names, key=natural_key)
     random.shuffle(names)
-    assert sorted(names, key=strings.natural_key) == once
+    assert sorted(names, key=natural_key) == once
 
 
 @pytest.mark.parametrize(
@@ -94,13 +95,13 @@ def test_natural_order_is_total(names, random):
     ],
 )
 def test_default_slots(keys, slots):
-    assert list(assign_slots(keys).values()) == slots
-    assert list(assign_slots(keys)) == [f"cam{k}" for k in range(len(keys))]
+    assert list(default_slots(keys).values()) == slots
+    assert list(default_slots(keys)) == [f"cam{k}" for k in range(len(keys))]
 
 
 @given(st.lists(st.text("abchfrontwrist_0123", min_size=1, max_size=8), unique=True))
 def test_slots_hold_each_camera_once(keys):
-    assert sorted(assign_slots(keys).values()) == sorted(keys)
+    assert sorted(default_slots(keys).values()) == sorted(keys)
 
 
 def test_cameras_by_any_name():
