@@ -423,8 +423,8 @@ def _tasks(raw: object) -> dict[int, str]:
     if isinstance(raw, list):
         for place, row in enumerate(raw):
             if isinstance(row, dict):
-                index = row.get("task_index", row.get("index", place))
-                found[int(index)] = clean_task(row.get("task", row.get("text", "")))
+                index = row.get("task_index", row.get("index"))
+                found[int(place if index is None else index)] = clean_task(row.get("task", row.get("text", "")))
             else:
                 found[place] = clean_task(row)
     for key, value in raw.items() if isinstance(raw, dict) else ():

@@ -32,6 +32,9 @@ __all__ = ["VideoFacts", "VideoPool", "VideoReader", "lfs_pointer", "load_av", "
 _SKIP_AHEAD = 24
 """Frames; a seek to a key frame nearer than this costs more than decoding up to it."""
 
+_AHEAD, _AHEAD_BYTES = 8, 16 << 20
+"""Frames decoded before the first of them is converted: decoder and scaler each find their own data in the cache."""
+
 Form = Literal["rgb", "grey16"]
 
 
@@ -163,6 +166,7 @@ class VideoReader:
         self._next = 0
         self._last: tuple[int, Any] | None = None
         self._reformatter = self._av.video.reformatter.VideoReformatter()
+        self._ahead = max(1, min(_AHEAD, _AHEAD_BYTES // max(1, self.facts.width * self.facts.height * 3 // 2)))
         kinds = self._av.video.reformatter.Interpolation
         # chroma at full resolution, exact rounding, the same bits on every processor
         self._scaling = kinds.BILINEAR | kinds.FULL_CHR_H_INT | kinds.ACCURATE_RND | kinds.BITEXACT
@@ -253,11 +257,14 @@ class VideoReader:
         try:
             pixels: Any = None
             before = -1
-            for number in wanted.tolist():
-                if number != before:
-                    pixels = self._pixels(self._frame(number), size, form)
-                    before = number
-                yield pixels
+            pending = wanted.tolist()
+            for start in range(0, len(pending), self._ahead):
+                some = pending[start : start + self._ahead]
+                for number, frame in zip(some, [self._frame(number) for number in some], strict=True):
+                    if number != before:
+                        pixels = self._pixels(frame, size, form)
+                        before = number
+                    yield pixels
         finally:
             self._busy = False
 
@@ -356,9 +363,12 @@ def _again(frame: av.VideoFrame, rest: Iterator[Any]) -> Iterator[Any]:
 def _plane(frame: Any, dtype: np.dtype[Any], channels: int) -> npt.NDArray[Any]:
     """The first plane as [H, W, C], without a copy where its rows are not padded."""
     plane = frame.planes[0]
+    if plane.line_size == frame.width * channels * dtype.itemsize:
+        return np.frombuffer(plane, dtype, frame.height * frame.width * channels).reshape(
+            frame.height, frame.width, channels
+        )
     rows = np.frombuffer(plane, dtype).reshape(-1, plane.line_size // dtype.itemsize)[: frame.height]
-    width = frame.width * channels
-    tight = rows if rows.shape[1] == width else np.ascontiguousarray(rows[:, :width])
+    tight = np.ascontiguousarray(rows[:, : frame.width * channels])
     return tight.reshape(frame.height, frame.width, channels)
 
 

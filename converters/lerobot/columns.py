@@ -122,8 +122,8 @@ def _stored(array: pa.Array) -> pa.Array:
 
 def bad_cells(values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     """Rows, as bool [T], that hold a value that is not finite."""
-    result: npt.NDArray[np.bool_] = ~np.isfinite(values).all(axis=1)
-    return result
+    finite: npt.NDArray[np.bool_] = np.isfinite(values)
+    return np.asarray(~finite.all(axis=1))
 
 
 def integers(column: pa.ChunkedArray, *, key: str) -> npt.NDArray[np.int64]:

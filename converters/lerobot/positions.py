@@ -70,10 +70,10 @@ def frame_numbers(
     counts = {"expected": f"{rows} frames, one a row", "found": f"{there} frames"}
     if policy == "drop" or stamps is None or there < 1:
         raise DataError("the video has other than the episode's frames", **counts)
-    numbers = _nearest(stamps, there, rate)
-    if numbers is None:
+    nearest = _nearest(stamps, there, rate)
+    if nearest is None:
         raise DataError("the video has other than the episode's frames, and the rows' times do not fit it", **counts)
-    return numbers + first, f"{there} frames for {rows} rows: mapped by time"
+    return nearest + first, f"{there} frames for {rows} rows: mapped by time"
 
 
 def _extent(rows: int, frames: int, rate: float, segment: Segment) -> tuple[int, int]:

@@ -260,8 +260,9 @@ def read_subtasks(tree: Tree) -> dict[int, str]:
         columns = _read_columns(tree, "meta/subtasks.parquet", re.compile(r".*"))
     except DataError:
         return {}
-    numbers = next((column.to_pylist() for name, column in columns if name == "subtask_index"), [])
-    texts = next((column.to_pylist() for _, column in columns if _textual(column.type)), [])
+    none: list[object] = []
+    numbers = next((column.to_pylist() for name, column in columns if name == "subtask_index"), none)
+    texts = next((column.to_pylist() for _, column in columns if _textual(column.type)), none)
     return {
         k: clean_task(text) for number, text in zip(numbers, texts, strict=False) if (k := _int(number)) is not None
     }
