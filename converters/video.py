@@ -157,14 +157,14 @@ class VideoReader:
         """How often it had to seek."""
         self.decoded = 0
         """Frames decoded, wanted or not."""
+        self._decoder: Iterator[Any] | None = None
+        self._next = 0
+        self._last: tuple[int, Any] | None = None
         try:
             self._index()
         except BaseException:
             self._container.close()
             raise
-        self._decoder: Iterator[Any] | None = None
-        self._next = 0
-        self._last: tuple[int, Any] | None = None
         self._reformatter = self._av.video.reformatter.VideoReformatter()
         self._ahead = max(1, min(_AHEAD, _AHEAD_BYTES // max(1, self.facts.width * self.facts.height * 3 // 2)))
         kinds = self._av.video.reformatter.Interpolation
@@ -215,7 +215,29 @@ class VideoReader:
             )
         self._key_stamps = sorted(keys)
         self._keys = np.array([self._number[stamp] for stamp in self._key_stamps], np.int64)
-        self._rewind()
+        self._decoder = None
+        self._next, self._last = 0, None
+        if stamps and not self._start():
+            self._rewind()
+
+    def _start(self) -> bool:
+        """Brings the open file back to its first frame; False where that does not work."""
+        try:
+            self._container.seek(min(self._number), stream=self._stream, backward=True)
+            self._decoder = self._container.decode(self._stream)
+            self._next = -1
+            position, frame = self._decode(0)
+        except (DataError, self._av.error.FFmpegError):
+            return False
+        if position:
+            return False
+        self._give_back(position, frame)
+        return True
+
+    def _give_back(self, position: int, frame: Any) -> None:
+        """The next frame to be decoded is this one, decoded already."""
+        self._decoder, self._next = _again(frame, self._decoder), position
+        self.decoded -= 1
 
     def _bad(self, message: str, **facts: Any) -> DataError:
         return DataError(message, path=self.path, **facts)
@@ -224,7 +246,7 @@ class VideoReader:
         self._container.close()
         self._container = _opened(self.path)
         self._stream = self._container.streams.video[0]
-        self._decoder = None
+        self._decoder, self._last = None, None
         self._next = 0
 
     def read(
@@ -298,11 +320,9 @@ class VideoReader:
             except (DataError, self._av.error.FFmpegError):
                 continue
             if position <= number:
-                self._decoder = _again(frame, self._decoder)
-                self._next = position
+                self._give_back(position, frame)
                 return
         self._rewind()
-        self._last = None
 
     def _decode(self, number: int) -> tuple[int, Any]:
         if self._decoder is None:
@@ -355,9 +375,9 @@ class VideoReader:
         self.close()
 
 
-def _again(frame: av.VideoFrame, rest: Iterator[Any]) -> Iterator[Any]:
+def _again(frame: av.VideoFrame, rest: Iterator[Any] | None) -> Iterator[Any]:
     yield frame
-    yield from rest
+    yield from rest or ()
 
 
 def _plane(frame: Any, dtype: np.dtype[Any], channels: int) -> npt.NDArray[Any]:
