@@ -37,12 +37,26 @@ def test_bad_arguments(rank: int | None, world: int | None) -> None:
         resolve_place(rank, world)
 
 
-@pytest.mark.parametrize(("rank", "world"), [("0", None), (None, "2"), ("a", "2"), ("3", "2")])
+@pytest.mark.parametrize(
+    ("rank", "world"), [("1", None), (None, "2"), ("a", "2"), ("3", "2"), (None, "x"), (None, "0")]
+)
 def test_bad_variables(monkeypatch: pytest.MonkeyPatch, rank: str | None, world: str | None) -> None:
     for name, value in (("RANK", rank), ("WORLD_SIZE", world)):
         if value is not None:
             monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError):
+        resolve_place(None, None)
+
+
+def test_lightning_sets_world_size_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert resolve_place(None, None) == Place(rank=0, world=1)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert resolve_place(3, 4) == Place(rank=3, world=4)
+    assert resolve_place(None, None, parent=Place(rank=2, world=4)) == Place(rank=2, world=4)
+    with pytest.raises(ConfigError, match="rank 0 of 2 by the arguments, rank 0 of 4 by RANK"):
+        resolve_place(0, 2)
+    with pytest.raises(ConfigError, match="RANK is not set"):
         resolve_place(None, None)
 
 

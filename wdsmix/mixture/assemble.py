@@ -1,8 +1,8 @@
 """Assembler: from a rank's samples of a step to the arrays of its batch.
 
 Three parts, so that a loader can run them where and when it likes: `Assembler.locate` (arithmetic on the indexes, no
-shard touched), `Assembler.fill_vectors` (once a batch, vectorised) and `Assembler.fill_pictures` (sample by sample,
-from any thread: samples write to different rows).
+shard touched), `Assembler.fill_vectors` (once a batch, vectorised) and `Assembler.fill_pictures` and
+`Assembler.extras` (sample by sample, from any thread: samples write to different rows).
 """
 
 from __future__ import annotations
@@ -239,26 +239,27 @@ class Assembler:
         shard = opened.set.manifest.shards[int(samples.shard[b])]
         return f"source {opened.name!r}, {opened.set.path / shard}.tar, episode {int(samples.episode[b])}"
 
-    def extras(self, samples: Samples) -> dict[str, list[object]]:
-        """The asked facts of each sample's own frame, from its json member; None where it has none."""
-        out: dict[str, list[object]] = {name: [None] * len(samples) for name in self._layout.extras}
+    def extras(self, samples: Samples, b: int) -> dict[str, object]:
+        """The asked facts of sample ``b``, from its own frame's json member; None where that lacks one.
+
+        Raises:
+            DataError: the frame is damaged.
+        """
+        out: dict[str, object] = dict.fromkeys(self._layout.extras)
         if not out:
             return out
-        for b in range(len(samples)):
-            opened = self._sources[int(samples.source[b])].set
-            row = int(samples.first_row[b] + samples.frame[b])
-            members = opened.shard(int(samples.shard[b])).members(row)
-            if "json" not in members:
-                continue
-            try:
-                facts = json.loads(bytes(members["json"]))
-            except ValueError as error:
-                fault = DataError("the json member is not JSON", found=str(error))
-                key = (int(samples.episode[b]), int(samples.frame[b]))
-                start = int(opened.shard(int(samples.shard[b])).offset[row])
-                raise self._fault(fault, int(samples.source[b]), int(samples.shard[b]), key, start) from error
-            for name, values in out.items():
-                values[b] = facts.get(name) if isinstance(facts, dict) else None
+        place, number = int(samples.source[b]), int(samples.shard[b])
+        shard = self._sources[place].set.shard(number)
+        row = int(samples.first_row[b] + samples.frame[b])
+        try:
+            members = shard.members(row)
+            facts = json.loads(members["json"].tobytes()) if "json" in members else {}
+        except (DataError, ValueError, RecursionError) as error:
+            fault = error if isinstance(error, DataError) else DataError("the json member is not JSON", found=error)
+            key = (int(samples.episode[b]), int(samples.frame[b]))
+            raise self._fault(fault, place, number, key, int(shard.offset[row])) from error
+        if isinstance(facts, dict):
+            out.update((name, facts[name]) for name in out if name in facts)
         return out
 
     def _by_shard(self, samples: Samples) -> Iterator[tuple[Int64Array, ShardFile]]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 
-from wdsmix.errors import ConfigError, DataError, WdsmixError
+from wdsmix.errors import ConfigError, ConflictError, DataError, WdsmixError
 from wdsmix.mixture.config import CORE_VECTORS, GoalConfig, MixtureConfig, Normalization, SourceConfig
 from wdsmix.mixture.explain import did_you_mean
 from wdsmix.mixture.normalize import Normalizer, Scale, scale_of
@@ -24,7 +24,7 @@ from wdsmix.mixture.padding import padded_width
 from wdsmix.shards.reader import ShardSet
 from wdsmix.stats import merge_stats
 
-__all__ = ["Catalog", "Layout", "OpenSource", "open_catalog"]
+__all__ = ["Catalog", "Layout", "OpenSource", "open_catalog", "reopen_catalog"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -130,6 +130,29 @@ def open_catalog(config: MixtureConfig) -> Catalog:
         if error.path is None and config.path is not None:
             error.path = str(config.path)
         raise
+
+
+def reopen_catalog(config: MixtureConfig, digests: Mapping[str, str]) -> Catalog:
+    """Opens a mixture again in another process.
+
+    Args:
+        config: The mixture.
+        digests: Source name -> digest when it was opened first.
+
+    Raises:
+        ConflictError: a set changed meanwhile.
+    """
+    catalog = open_catalog(config)
+    for source in catalog.sources:
+        if source.order.digest != digests[source.name]:
+            raise ConflictError(
+                "the set changed since the dataset was made",
+                path=source.set.path,
+                where=f"source {source.name!r}",
+                expected=digests[source.name],
+                found=source.order.digest,
+            )
+    return catalog
 
 
 def _open(place: int, config: MixtureConfig) -> OpenSource:

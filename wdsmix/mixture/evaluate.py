@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,14 +14,16 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wdsmix.errors import ConfigError
-from wdsmix.mixture.catalog import Catalog, open_catalog
+from wdsmix.mixture.catalog import Catalog, open_catalog, reopen_catalog
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.evaluation import EvaluationOrder
 from wdsmix.mixture.explain import did_you_mean
 from wdsmix.mixture.order import rank_slice
 from wdsmix.mixture.pipeline import Job, Pending, Pipeline
 from wdsmix.mixture.place import Place, resolve_place
+from wdsmix.mixture.slots import SlotBatch, listen
 from wdsmix.mixture.spares import Spares
+from wdsmix.mixture.unbroken import Unbroken
 
 __all__ = ["EvaluationDataset"]
 
@@ -69,14 +73,18 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         self._rank, self._world_size, self._num_threads = rank, world_size, num_threads
         self._parent_place: Place | None = None
         self._catalog: Catalog | None = None
+        self._digests: dict[str, str] = {}
         self._pipeline: Pipeline | None = None
+        self._token = uuid.uuid4().hex
+        listen(self._token, self._ignore)
         self._order = EvaluationOrder([int(source.ends[-1]) for source in self.catalog.sources])
 
     @property
     def catalog(self) -> Catalog:
         """The opened sets; opened again in each new process."""
         if self._catalog is None:
-            catalog = open_catalog(self.config)
+            catalog = reopen_catalog(self.config, self._digests) if self._digests else open_catalog(self.config)
+            self._digests = {source.name: source.order.digest for source in catalog.sources}
             marks = tuple(dict.fromkeys([*catalog.layout.marks, "valid"]))
             self._catalog = replace(catalog, layout=replace(catalog.layout, marks=marks))
         return self._catalog
@@ -100,9 +108,9 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         worker = get_worker_info()
         if worker is None:
             threads = self._num_threads or len(os.sched_getaffinity(0))
-            return self._batches(range(len(self)), self._pipeline_of(threads, shared=False), AHEAD)
+            return Unbroken(self._batches(range(len(self)), self._pipeline_of(threads, shared=False), AHEAD))
         steps = range(worker.id, len(self), worker.num_workers)
-        return self._batches(steps, self._pipeline_of(self._num_threads or 1, shared=True), 0)
+        return Unbroken(self._batches(steps, self._pipeline_of(self._num_threads or 1, shared=True), 0))
 
     def _pipeline_of(self, threads: int, *, shared: bool) -> Pipeline:
         if self._pipeline is None or self._pipeline.process != os.getpid():
@@ -113,8 +121,6 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
                 batch_size=self.batch_size,
                 threads=threads,
                 shared=shared,
-                token="",
-                heard=lambda _: None,
                 spares=spares,
                 first_batch_timeout_s=config.first_batch_timeout_s,
             )
@@ -139,16 +145,25 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
                         cursor={},
                     )
                     queue.append(pipeline.start(job))
-                yield pipeline.finish(queue.popleft())
+                yield self._deliver(pipeline, queue.popleft())
         finally:
-            while queue:
-                pipeline.cancel(queue.popleft())
+            pipeline.cancel(*queue)
+
+    def _deliver(self, pipeline: Pipeline, pending: Pending) -> dict[str, Any]:
+        batch, _ = pipeline.finish(pending)
+        if isinstance(batch, SlotBatch):
+            batch.note = self._token, None
+        return batch
+
+    def _ignore(self, message: None) -> None:
+        """Nothing to follow; but the memory of workers is let go with the object that listens."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state["_catalog"] = state["_pipeline"] = None
-        place = self.place
-        state["_parent_place"] = place if place != Place(rank=0, world=1) else self._parent_place
+        with contextlib.suppress(ConfigError):  # it may not be settled yet
+            place = self.place
+            state["_parent_place"] = place if place != Place(rank=0, world=1) else self._parent_place
         return state
 
 

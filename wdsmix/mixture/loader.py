@@ -6,26 +6,29 @@ where the last batch ended. A *state* is a position as JSON types; a batch's ``c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from wdsmix.errors import ConfigError, ConflictError
-from wdsmix.mixture.catalog import Catalog, open_catalog
+from wdsmix.errors import ConfigError
+from wdsmix.mixture.catalog import Catalog, open_catalog, reopen_catalog
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.metrics import Metrics
 from wdsmix.mixture.order import MixtureOrder, rank_slice
-from wdsmix.mixture.pipeline import Job, Note, Pending, Pipeline
+from wdsmix.mixture.pipeline import Job, Pending, Pipeline
 from wdsmix.mixture.place import Place, resolve_place
-from wdsmix.mixture.position import Arrivals, WorkerPosition, order_state, wrap
-from wdsmix.mixture.slots import listen
+from wdsmix.mixture.position import Arrivals, Origin, Sent, Stands, WorkerPosition, announced, order_state, wrap
+from wdsmix.mixture.slots import SlotBatch, listen
 from wdsmix.mixture.spares import Spares
+from wdsmix.mixture.unbroken import Unbroken
 
 __all__ = ["Batch", "MixtureDataset", "State"]
 
@@ -120,34 +123,30 @@ class MixtureDataset(IterableDataset[Batch]):
         self._state: Mapping[str, Any] = self._order.state_dict()
         self._pipeline: Pipeline | None = None
         self._turn = 0
-        self._moves = 0
-        self._token = uuid.uuid4().hex
+        self._moves = self._era = self._loaded_era = 0
         self._arrivals = Arrivals()
+        self._rounds_seen = self._rounds_before_load = 0
         self._worker_position: WorkerPosition | None = None
-        self._worker_busy = False
-        self._metrics: Metrics | None = Metrics(
-            {source.name: source.weight for source in config.sources},
-            self._order.sizes,
-            None if metrics_path is None else Path(metrics_path),
-            metrics_interval_s,
-        )
+        self._worker_round = 0
+        self._worker_begun = False
+        self._metrics_options = None if metrics_path is None else Path(metrics_path), metrics_interval_s
+        self._sizes = self._order.sizes
+        self._sender_token = ""
+        self._settle_in()
+
+    def _settle_in(self) -> None:
+        """What an object does in the process in which it is made or unpickled."""
+        self._home = os.getpid()
+        self._token = uuid.uuid4().hex
+        weights = {source.name: source.weight for source in self.config.sources}
+        self._metrics = Metrics(weights, self._sizes, *self._metrics_options)
         listen(self._token, self._hear_worker)
 
     @property
     def catalog(self) -> Catalog:
         """The opened sets; opened again in each new process."""
         if self._catalog is None:
-            catalog = open_catalog(self.config)
-            digests = {source.name: source.order.digest for source in catalog.sources}
-            for name, digest in self._digests.items():
-                if digests[name] != digest:
-                    raise ConflictError(
-                        "the set changed since the dataset was made",
-                        where=f"source {name!r}",
-                        expected=digest,
-                        found=digests[name],
-                    )
-            self._catalog = catalog
+            self._catalog = reopen_catalog(self.config, self._digests)
         return self._catalog
 
     @property
@@ -171,7 +170,7 @@ class MixtureDataset(IterableDataset[Batch]):
 
         Counted in the process that consumes; DataLoader workers report with each batch.
         """
-        return {} if self._metrics is None else self._metrics.snapshot()
+        return self._metrics.snapshot()
 
     def state_dict(self, cursor: Mapping[str, Any] | None = None) -> State:
         """The position as a few hundred bytes of JSON types, the same on every rank.
@@ -183,9 +182,11 @@ class MixtureDataset(IterableDataset[Batch]):
         """
         if cursor is not None:
             return wrap(order_state(cursor))
-        if self._worker_position is not None:
-            return self._worker_position.state()
-        return wrap(self._position())
+        position = self._worker_position
+        if position is None:
+            return wrap(self._position())
+        stands = Stands(origin=self._origin(position), step=position.step, order=position.order)
+        return announced(position.state(), (self._parent_token, stands))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to a saved position, before the first batch or between two: the next one follows the saved one.
@@ -198,30 +199,47 @@ class MixtureDataset(IterableDataset[Batch]):
             ConflictError: seed, streams, window or a set differ; names each.
             ConfigError: not such a state.
         """
-        worker = WorkerPosition.from_state(state)
+        position, info = WorkerPosition.from_state(state), get_worker_info()
+        if position is not None:
+            position.check(*((info.id, info.num_workers) if info else (0, 0)))
         order = self.catalog.new_order()
         order.load_state_dict(order_state(state))
-        self._state, self._worker_position = order.state_dict(), worker
-        self._arrivals = Arrivals()
+        self._state, self._arrivals = order.state_dict(), Arrivals()
         self._moves += 1
+        self._worker_position, self._worker_begun = position, False
+        if info is None:
+            self._era += 1
+            self._loaded_era, self._rounds_before_load = self._era, self._rounds_seen
+            self._metrics.rebase()
 
     def __iter__(self) -> Iterator[Batch]:
-        worker = get_worker_info()
+        worker, place = get_worker_info(), self.place
         if worker is None:
-            return self._batches(self.place)
-        return self._worker_batches(self.place, worker.id, worker.num_workers)
+            return Unbroken(self._batches(place))
+        self._begin_in_worker(place, worker.id, worker.num_workers)
+        return Unbroken(self._worker_batches(place))
 
     def _position(self) -> Mapping[str, Any]:
         return self._state if self._arrivals.order is None else self._arrivals.order
 
-    def _hear(self, note: Note) -> None:
-        """A batch was finished, here or in a worker."""
-        if self._metrics is not None:
-            self._metrics.add(note)
-
-    def _hear_worker(self, note: Note) -> None:
-        self._arrivals.add(note.step, order_state(note.cursor), self._state["steps"])
-        self._hear(note)
+    def _hear_worker(self, message: Sent | Stands) -> None:
+        """A worker has sent a batch, or says where it stands."""
+        origin = message.origin
+        if origin.era == self._era:
+            self._rounds_seen = max(self._rounds_seen, origin.round)
+            if isinstance(message, Stands):
+                self._arrivals.stands(origin, message.step, message.order)
+                return
+            self._metrics.begin(self._position()["counts"])
+            self._arrivals.arrived(origin, message.note.step, order_state(message.note.cursor))
+        elif origin.era < self._loaded_era and origin.round > self._rounds_before_load:
+            raise ConfigError(
+                "load_state_dict does not reach workers that run already",
+                where="persistent_workers",
+                hint="load the state before the first iteration of the DataLoader, or make a new DataLoader",
+            )
+        if isinstance(message, Sent):
+            self._metrics.add(message.note)
 
     def _order_at(self, state: Mapping[str, Any]) -> MixtureOrder:
         if self._order is None:
@@ -239,8 +257,6 @@ class MixtureDataset(IterableDataset[Batch]):
                 batch_size=self.batch_size,
                 threads=threads,
                 shared=shared,
-                token=self._token,
-                heard=self._hear,
                 spares=spares,
                 first_batch_timeout_s=config.first_batch_timeout_s,
             )
@@ -262,73 +278,99 @@ class MixtureDataset(IterableDataset[Batch]):
         """The batches of a rank, in this process, from the dataset's position on."""
         self._turn += 1
         turn, moves = self._turn, self._moves
-        self._state, self._arrivals = self._position(), Arrivals()
+        self._take_over()
         pipeline = self._pipeline_of(self._num_threads or len(os.sched_getaffinity(0)), shared=False)
         order = self._order_at(self._state)
-        if self._metrics is not None:
-            self._metrics.begin(self._state["counts"])
+        self._metrics.begin(self._state["counts"])
         queue: deque[Pending] = deque()
         left = self._steps
         try:
             while left is None or left > 0:
                 if turn != self._turn or moves != self._moves:  # another iterator or load_state_dict in between
-                    _cancel(pipeline, queue)
+                    pipeline.cancel(*queue)
+                    queue.clear()
                     self._turn += 1
-                    turn, moves, order = self._turn, self._moves, self._order_at(self._state)
+                    turn, moves, order = self._turn, self._moves, self._order_at(self._position())
                 while len(queue) <= AHEAD and (left is None or len(queue) < left):
                     queue.append(self._start(pipeline, order, place))
                 left = None if left is None else left - 1
                 yield self._deliver(pipeline, queue.popleft())
         finally:
-            _cancel(pipeline, queue)
+            pipeline.cancel(*queue)
+
+    def _take_over(self) -> None:
+        """From here on this process moves the position, and not workers that may still send."""
+        self._state, self._arrivals = self._position(), Arrivals()
+        self._era += 1
 
     def _deliver(self, pipeline: Pipeline, pending: Pending) -> Batch:
         waited = time.perf_counter()
-        batch = pipeline.finish(pending)
-        if self._metrics is not None:
-            self._metrics.waited(time.perf_counter() - waited)
-        self._state = order_state(pending.job.cursor)
+        batch, note = pipeline.finish(pending)
+        self._metrics.waited(time.perf_counter() - waited)
+        self._metrics.add(note)
+        if self._arrivals.order is not None:
+            self._take_over()
+        self._state = order_state(note.cursor)
         return batch
 
-    def _worker_batches(self, place: Place, worker: int, workers: int) -> Iterator[Batch]:
-        """Every ``workers``-th batch of a rank, the ``worker``-th first, in a DataLoader worker."""
-        total, position = self._steps, self._worker_position
-        pipeline = self._pipeline_of(self._num_threads or 1, shared=True)
-        if position is not None and not self._worker_busy:
-            position.check(worker, workers)
-            order, index = self._order_at(position.order), position.index
-        else:
-            order = self._order_at(self._next_worker_state(place))
-            index = worker if total is None else min(worker, total)
-            self._skip(order, index, place)
-        self._worker_busy = True
-        while total is None or index < total:
-            pending = self._start(pipeline, order, place)
-            hop = workers - 1 if total is None else min(workers - 1, total - 1 - index)
-            self._skip(order, hop, place)
-            index += 1 + hop
-            self._worker_position = WorkerPosition(id=worker, of=workers, index=index, order=order.state_dict())
-            yield pipeline.finish(pending)
-        self._state, self._worker_position, self._worker_busy = order.state_dict(), None, False
+    @property
+    def _parent_token(self) -> str:
+        """In a worker: by which the dataset in the parent process goes."""
+        return self._sender_token if self._home == os.getpid() else self._token
 
-    def _next_worker_state(self, place: Place) -> Mapping[str, Any]:
-        """Where an iteration of all workers starts: the same in each of them.
+    def _begin_in_worker(self, place: Place, worker: int, workers: int) -> None:
+        """Settles where a new iteration of this worker starts: the same in each of them.
 
         Raises:
             ConfigError: a persistent worker is to begin anew and can't know how far the consumer had come.
         """
-        position = self._worker_position
-        if not self._worker_busy or position is None:
-            return self._position()
-        if self._steps is None:
-            raise ConfigError(
-                "the DataLoader began a new iteration of an endless stream with persistent workers",
-                where="persistent_workers",
-                hint="set steps_per_epoch, or keep one iterator for the whole run",
-            )
-        order = self._order_at(position.order)  # the last iteration was left early: it counts as done
-        self._skip(order, self._steps - position.index, place)
-        return order.state_dict()
+        position, total = self._worker_position, self._steps
+        resumed = position is not None and not self._worker_begun
+        self._worker_begun = True
+        self._worker_round += 1
+        if resumed:
+            return
+        start = self._position()
+        if position is not None:
+            if total is None:
+                raise ConfigError(
+                    "the DataLoader began a new iteration of an endless stream with persistent workers",
+                    where="persistent_workers",
+                    hint="set steps_per_epoch, or keep one iterator for the whole run",
+                )
+            # An iteration that was left early counts as done.
+            order = self._order_at(position.order)
+            self._skip(order, total - position.index, place)
+            start = order.state_dict()
+        order = self._order_at(start)
+        index = worker if total is None else min(worker, total)
+        self._skip(order, index, place)
+        self._worker_position = WorkerPosition(id=worker, of=workers, index=index, order=order.state_dict())
+
+    def _origin(self, position: WorkerPosition) -> Origin:
+        base = position.step - position.index
+        end = None if self._steps is None else base + self._steps
+        worker, of = position.id, position.of
+        return Origin(worker=worker, of=of, base=base, end=end, era=self._era, round=self._worker_round)
+
+    def _worker_batches(self, place: Place) -> Iterator[Batch]:
+        """Every ``of``-th batch of a rank, in a DataLoader worker."""
+        position, total = self._worker_position, self._steps
+        if position is None:
+            return
+        pipeline = self._pipeline_of(self._num_threads or 1, shared=True)
+        order, index = self._order_at(position.order), position.index
+        origin, token = self._origin(position), self._parent_token
+        while total is None or index < total:
+            pending = self._start(pipeline, order, place)
+            hop = position.of - 1 if total is None else min(position.of - 1, total - 1 - index)
+            self._skip(order, hop, place)
+            index += 1 + hop
+            batch, note = pipeline.finish(pending)
+            if isinstance(batch, SlotBatch):
+                batch.note = token, Sent(origin=origin, note=note)
+            self._worker_position = replace(position, index=index, order=order.state_dict())
+            yield batch
 
     def _skip(self, order: MixtureOrder, steps: int, place: Place) -> None:
         for _ in range(steps):
@@ -337,17 +379,17 @@ class MixtureDataset(IterableDataset[Batch]):
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: no open set, no memory map; and this process's place, which it can't see."""
         state = self.__dict__.copy()
-        state["_catalog"] = state["_order"] = state["_pipeline"] = state["_metrics"] = None
-        state["_state"], state["_arrivals"] = self._position(), None
-        place = self.place
-        state["_parent_place"] = place if place != Place(rank=0, world=1) else self._parent_place
+        for name in ("_catalog", "_order", "_pipeline"):
+            state[name] = None
+        for name in ("_metrics", "_arrivals", "_token", "_home"):
+            del state[name]
+        state["_state"], state["_sender_token"] = self._position(), self._token
+        with contextlib.suppress(ConfigError):  # it may not be settled yet
+            place = self.place
+            state["_parent_place"] = place if place != Place(rank=0, world=1) else self._parent_place
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._arrivals = Arrivals()
-
-
-def _cancel(pipeline: Pipeline, queue: deque[Pending]) -> None:
-    while queue:
-        pipeline.cancel(queue.popleft())
+        self._settle_in()

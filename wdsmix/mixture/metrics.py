@@ -45,7 +45,13 @@ class Metrics:
         with self._lock:
             if self._first_counts is None:
                 self._first_counts = dict(counts)
-                self._begun = self._written = time.monotonic()
+                if not self._batches:
+                    self._begun = self._written = time.monotonic()
+
+    def rebase(self) -> None:
+        """The position was moved: shares count from the next iteration on, sums go on."""
+        with self._lock:
+            self._first_counts, self._counts, self._last = None, {}, -1
 
     def add(self, note: Note) -> None:
         """One batch has arrived."""
@@ -70,8 +76,9 @@ class Metrics:
     def snapshot(self) -> dict[str, Any]:
         """Totals since the first iteration, as JSON types.
 
-        ``shares``: realised and asked; ``epochs``: passes over each source, over the whole run; ``wait_share``: how
-        much of the time the consumer waited, null under DataLoader workers, where only the DataLoader knows.
+        ``shares``: asked, and realised since the first iteration or `rebase`; ``epochs``: passes over each source, over
+        the whole run; ``wait_share``: how much of the time the consumer waited, null under DataLoader workers, where
+        only the DataLoader knows.
         """
         with self._lock:
             elapsed = max(time.monotonic() - self._begun, 1e-9)

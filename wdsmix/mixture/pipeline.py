@@ -2,17 +2,17 @@
 
 A *job* is arithmetic only: which frames. Starting one takes a slot and hands the rows of the batch to the threads,
 which decode into it; finishing one waits for them. Pictures and vectors are written once, into the memory that the
-consumer sees. Batches finish in the order of their jobs, whatever the threads do.
+consumer sees. Batches finish in the order of their jobs, whatever the threads do. A batch that is given up gives its
+slot back when the last thread has left it, and not before.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from wdsmix.errors import DataError
 from wdsmix.mixture.assemble import Assembler, Samples
 from wdsmix.mixture.batch import BatchMemory, batch_fields
 from wdsmix.mixture.catalog import Catalog
+from wdsmix.mixture.crew import Crew
 from wdsmix.mixture.slots import Slot, SlotBatch, SlotRing, lend_tensors
 from wdsmix.mixture.spares import Spares
 
@@ -58,7 +59,7 @@ class Note:
     replaced: int
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Pending:
     """A batch that is being filled."""
 
@@ -66,13 +67,17 @@ class Pending:
     samples: Samples
     slot: Slot
     memory: BatchMemory
+    at_work: int
+    """Threads that have yet to leave it."""
+    tasks: list[str]
+    extras: dict[str, list[object]]
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(-1))  # next() on it is atomic
-    futures: list[Future[None]] = field(default_factory=list)
-    failed: dict[int, Exception] = field(default_factory=dict)
-    tasks: list[str] = field(default_factory=list)
-    extras: dict[str, list[object]] = field(default_factory=dict)
+    failed: dict[int, BaseException] = field(default_factory=dict)
     nbytes: int = 0
-    busy: dict[int, str] = field(default_factory=dict)
+    busy: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Thread -> what it is at, and the row."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    done: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
 
 
@@ -84,8 +89,6 @@ class Pipeline:
         batch_size: Samples a batch.
         threads: How many decode.
         shared: Whether batches go to another process.
-        token: Of the dataset; notes for it travel with shared batches.
-        heard: Called with the note of each batch that stays in this process.
         spares: What to do about frames that can't be read; None: raise.
         first_batch_timeout_s: How long the first batch may take; 0: for ever.
     """
@@ -97,8 +100,6 @@ class Pipeline:
         batch_size: int,
         threads: int,
         shared: bool,
-        token: str,
-        heard: Callable[[Note], None],
         spares: Spares | None = None,
         first_batch_timeout_s: float = 0.0,
     ) -> None:
@@ -106,15 +107,12 @@ class Pipeline:
         self._assembler = Assembler(catalog)
         self._fields = batch_fields(catalog.layout, batch_size)
         self._rows = batch_size
-        self._threads = threads
         self._shared = shared
-        self._token = token
         self._spares = spares
-        self._heard = heard
         self._timeout = first_batch_timeout_s
         self._process = os.getpid()
         self._ring = SlotRing(BatchMemory.size_of(self._fields), shared=shared)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="wdsmix-decode")
+        self._crew = Crew(threads, "wdsmix-decode")
         self._finished = 0
 
     @property
@@ -126,33 +124,65 @@ class Pipeline:
         """Begins to fill a batch."""
         samples = self._assembler.locate(job.source, job.row, job.draw)
         slot = self._ring.take()
-        pending = Pending(job=job, samples=samples, slot=slot, memory=BatchMemory(self._fields, slot.flat))
-        for _ in range(min(self._threads, self._rows)):
-            pending.futures.append(self._pool.submit(self._work, pending))
+        hands = min(self._crew.size, self._rows + 1)
+        pending = Pending(
+            job=job,
+            samples=samples,
+            slot=slot,
+            memory=BatchMemory(self._fields, slot.flat),
+            at_work=hands,
+            tasks=[""] * self._rows,
+            extras={name: [None] * self._rows for name in self._assembler.layout.extras},
+        )
+        call = functools.partial(self._work, pending)
+        for _ in range(hands):
+            self._crew.submit(call)
         return pending
 
     def _work(self, pending: Pending) -> None:
-        """Fills rows until there are none left; row -1 stands for all that is not a picture."""
+        """Fills rows until there are none left; row -1 stands for what is done once a batch."""
         me = threading.get_ident()
-        samples, memory, assembler = pending.samples, pending.memory, self._assembler
-        while not pending.cancelled and not (pending.failed and self._spares is None):
-            row = next(pending.numbers)
-            if row >= self._rows:
-                break
-            try:
-                if row < 0:
-                    pending.busy[me] = "reading vectors"
-                    pending.tasks, pending.nbytes = assembler.fill_vectors(samples, memory)
-                    pending.extras = assembler.extras(samples)
-                else:
-                    pending.busy[me] = f"reading and decoding pictures of sample {row}"
-                    assembler.fill_pictures(samples, memory, row)
-            except Exception as error:  # handed on by finish, in the consumer's thread
-                pending.failed[row] = error
-        pending.busy.pop(me, None)
+        row = -1
+        try:
+            while not (pending.cancelled or self._crew.stopped or (pending.failed and self._spares is None)):
+                row = next(pending.numbers)
+                if row >= self._rows:
+                    break
+                try:
+                    self._fill(pending, row, me)
+                except Exception as error:  # handed on by finish, in the consumer's thread
+                    pending.failed[row] = error
+        except BaseException as error:  # such as SystemExit in a decoder: never wait for a thread that is gone
+            pending.failed[row] = error
+        finally:
+            pending.busy.pop(me, None)
+            self._leave(pending)
 
-    def finish(self, pending: Pending) -> dict[str, Any]:
+    def _fill(self, pending: Pending, row: int, me: int) -> None:
+        assembler, samples = self._assembler, pending.samples
+        if row < 0:
+            pending.busy[me] = "reading vectors", row
+            pending.tasks, pending.nbytes = assembler.fill_vectors(samples, pending.memory)
+            return
+        pending.busy[me] = "reading and decoding pictures", row
+        assembler.fill_pictures(samples, pending.memory, row)
+        if pending.extras:
+            for name, value in assembler.extras(samples, row).items():
+                pending.extras[name][row] = value
+
+    def _leave(self, pending: Pending) -> None:
+        with pending.lock:
+            pending.at_work -= 1
+            if not pending.at_work:
+                pending.done.set()
+                if pending.cancelled:
+                    self._ring.give_back(pending.slot)
+
+    def finish(self, pending: Pending) -> tuple[dict[str, Any], Note]:
         """Waits for a batch.
+
+        Returns:
+            It, and what there is to say of it. One to share with another process is a `SlotBatch`.
 
         Raises:
             DataError: a frame can't be read (the first one in the batch's order), or the first batch takes too long;
@@ -160,10 +190,10 @@ class Pipeline:
         """
         try:
             timeout = self._timeout if self._timeout > 0 and not self._finished else None
-            if wait_for(pending.futures, timeout=timeout).not_done:
+            if not pending.done.wait(timeout):
                 raise self._stalled(pending)
-            for future in pending.futures:
-                future.result()
+            if self._crew.stopped:
+                raise RuntimeError("the process ends: no more batches")
             replaced = self._mend(pending)
         except BaseException:
             self.cancel(pending)
@@ -172,9 +202,9 @@ class Pipeline:
         return self._lend(pending, replaced)
 
     def _stalled(self, pending: Pending) -> DataError:
-        at = "; ".join(dict.fromkeys(pending.busy.values())) or "waiting for a thread"
-        rows = [int(text.rsplit(" ", 1)[1]) for text in pending.busy.values() if text[-1].isdigit()]
-        where = "; ".join(self._assembler.describe(pending.samples, row) for row in rows[:3])
+        busy = sorted(set(pending.busy.values()), key=lambda item: item[1])
+        at = " and ".join(dict.fromkeys(stage for stage, _ in busy)) or "waiting for a thread"
+        where = "; ".join(self._assembler.describe(pending.samples, row) for _, row in busy[:3] if row >= 0)
         return DataError(
             f"the first batch is not there after {self._timeout:g} s: still {at}",
             where=where or None,
@@ -197,15 +227,16 @@ class Pipeline:
             replaced[row] = True
         return replaced
 
-    def _lend(self, pending: Pending, replaced: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    def _lend(self, pending: Pending, replaced: npt.NDArray[np.bool_]) -> tuple[dict[str, Any], Note]:
         arrays = pending.memory.arrays
         if "replaced" in arrays:
             arrays["replaced"][...] = replaced
         if "valid" in arrays:
             valid = pending.job.valid
             arrays["valid"][...] = ~replaced if valid is None else valid & ~replaced
+        block = pending.slot.lend()
         batch = {
-            **lend_tensors(pending.slot.lend(), self._fields),
+            **lend_tensors(block, self._fields),
             "task": pending.tasks,
             "extras": pending.extras,
             "step": pending.job.step,
@@ -218,19 +249,16 @@ class Pipeline:
             nbytes=pending.nbytes,
             replaced=int(replaced.sum()),
         )
-        if not self._shared:
-            self._heard(note)
-            return batch
-        return SlotBatch(batch, pending.slot, self._fields, (self._token, note))
+        return (SlotBatch(batch, pending.slot, block, self._fields) if self._shared else batch), note
 
-    def cancel(self, pending: Pending) -> None:
-        """Gives a batch up; its slot is free once no thread writes to it any more."""
-        pending.cancelled = True
-        for future in pending.futures:
-            future.cancel()
-        if not wait_for(pending.futures, timeout=5.0).not_done:  # a row takes milliseconds; else storage is stuck
-            self._ring.give_back(pending.slot)
-
-    def close(self) -> None:
-        """Has the threads end; does not wait for them, for one may be stuck in storage."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def cancel(self, *given_up: Pending) -> None:
+        """Gives batches up, without waiting; a slot is free once no thread writes to it any more."""
+        if os.getpid() != self._process:  # a forked child: threads and slots are its parent's
+            return
+        for pending in given_up:
+            with pending.lock:
+                if pending.cancelled:
+                    continue
+                pending.cancelled = True
+                if not pending.at_work:
+                    self._ring.give_back(pending.slot)

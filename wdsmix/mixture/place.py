@@ -53,11 +53,11 @@ def resolve_place(rank: int | None, world_size: int | None, *, parent: Place | N
     group = _from_torch()
     if group is not None:
         said["torch.distributed"] = group
-    variables = _from_environment()
-    if variables is not None:
-        said["RANK and WORLD_SIZE"] = variables
     if parent is not None:
         said["the parent process"] = parent
+    variables = _from_environment(next(iter(said.values()), None))
+    if variables is not None:
+        said["RANK and WORLD_SIZE"] = variables
     if not said:
         return Place(rank=0, world=1)
     if len(set(said.values())) > 1:
@@ -78,19 +78,26 @@ def _from_torch() -> Place | None:
     return Place(rank=dist.get_rank(), world=dist.get_world_size())
 
 
-def _from_environment() -> Place | None:
-    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None and world is None:
+def _from_environment(known: Place | None) -> Place | None:
+    """What the variables say; ``known`` fills in for one that is not set (Lightning sets WORLD_SIZE alone)."""
+    texts = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if texts == (None, None):
         return None
-    if rank is None or world is None:
+    try:
+        rank, world = (None if text is None else int(text) for text in texts)
+    except ValueError as error:
+        raise ConfigError(
+            "not a number",
+            where="RANK and WORLD_SIZE",
+            expected="whole numbers",
+            found=" and ".join(repr(text) for text in texts),
+        ) from error
+    if known is None and None in (rank, world) and (rank or 0, world or 1) != (0, 1):
         raise ConfigError(
             f"{'RANK' if rank is None else 'WORLD_SIZE'} is not set though the other is",
             where="rank and world size",
             expected="both variables or none",
+            hint="Lightning sets WORLD_SIZE alone: iterate when its process group is there, or pass both as arguments",
         )
-    try:
-        return Place(rank=int(rank), world=int(world))
-    except ValueError as error:
-        raise ConfigError(
-            "not a number", where="RANK and WORLD_SIZE", expected="whole numbers", found=f"{rank!r} and {world!r}"
-        ) from error
+    known = known or Place(rank=0, world=1)
+    return Place(rank=known.rank if rank is None else rank, world=known.world if world is None else world)

@@ -6,9 +6,10 @@ or array over it is gone, it is free again; a builder that finds none free alloc
 for as long as anyone likes: its bytes stay.
 
 In a worker process a slot is anonymous shared memory (a memfd: no name, no file, no limit by /dev/shm, gone with the
-last process that maps it). `SlotBatch` pickles as the number of its slot; the first time the descriptor goes along,
-and the receiving process keeps the mapping. Two bytes behind the block say who uses it: one is written by the builder
-only, the other is set by the builder before it sends and cleared by the receiver.
+last process that maps it). `SlotBatch` pickles as the number of its slot. The receiving process opens the memory as the
+builder's ``/proc/PID/fd/N`` when it sees it first (no socket, no file in a temporary folder, nothing to leave behind
+when killed), and keeps the mapping for as long as the builder and the dataset live. Two bytes behind the block say who
+uses it: the builder alone writes one; the other is set by the builder before it sends, and cleared by the receiver.
 """
 
 from __future__ import annotations
@@ -21,20 +22,58 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing import reduction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from wdsmix.errors import DataError
 from wdsmix.mixture.batch import Field
 
-__all__ = ["Note", "Slot", "SlotBatch", "SlotRing", "lend_tensors", "listen"]
+__all__ = ["Note", "Slot", "SlotBatch", "SlotRing", "lend_tensors", "listen", "tell"]
 
 Block = npt.NDArray[np.uint8]
 
 _FLAGS = 64  # bytes behind a block; [0]: the builder's tensors live, [1]: sent and not yet dropped
+
+
+class Where(NamedTuple):
+    """Where another process finds a slot's memory, and how it knows it."""
+
+    process: int
+    descriptor: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Where:
+        """Of an open descriptor of this process."""
+        facts = os.fstat(descriptor)
+        return cls(os.getpid(), descriptor, facts.st_dev, facts.st_ino)
+
+    def map(self, size: int) -> mmap.mmap:
+        """Maps it.
+
+        Raises:
+            DataError: the process is gone, or may not be looked into.
+        """
+        path = f"/proc/{self.process}/fd/{self.descriptor}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(
+                f"the memory of a DataLoader worker can't be opened: {error.strerror}",
+                path=path,
+                hint="has the worker died, or may this process not look into it?",
+            ) from error
+        try:
+            facts = os.fstat(descriptor)
+            if (facts.st_dev, facts.st_ino) != (self.device, self.inode):  # the number was given to another process
+                raise DataError("the DataLoader worker that built the batch has died", path=path)
+            return mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -49,7 +88,9 @@ class Slot:
     flags: Block
     """uint8 [64] at the block's end."""
     descriptor: int = -1
-    """Of shared memory not yet sent; -1 elsewhere."""
+    """Of shared memory; -1 elsewhere."""
+    where: Where | None = None
+    """Where another process finds shared memory."""
 
     @property
     def flat(self) -> Block:
@@ -74,6 +115,8 @@ class SlotRing:
         self.shared = shared
         self._token = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._slots: list[Slot] = []
+        self._descriptors: list[int] = []
+        weakref.finalize(self, _close, self._descriptors, os.getpid())
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -96,6 +139,7 @@ class SlotRing:
         descriptor = -1
         if self.shared:
             descriptor = _shared_file(total)
+            self._descriptors.append(descriptor)
             memory = mmap.mmap(descriptor, total)
         else:
             memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -108,6 +152,7 @@ class SlotRing:
             memory=memory,
             flags=_flags(memory, self.size),
             descriptor=descriptor,
+            where=Where.of(descriptor) if self.shared else None,
         )
 
 
@@ -119,6 +164,12 @@ def _shared_file(size: int) -> int:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+def _close(descriptors: list[int], process: int) -> None:
+    if os.getpid() == process:
+        while descriptors:
+            os.close(descriptors.pop())
 
 
 def _flags(memory: mmap.mmap, size: int) -> Block:
@@ -157,16 +208,23 @@ class SlotBatch(dict[str, Any]):
     """A batch over a shared slot, as a worker process yields it: a dict that pickles without its bytes.
 
     The receiver gets a plain dict. Entries that were replaced or added in between travel as they are.
+
+    Args:
+        entries: Of the batch.
+        slot: It lies in.
+        block: The array that was lent for it: keeps the slot in use until the batch is sent, whatever happens to the
+            tensors (torch moves a tensor that is sent on its own to memory of its own).
+        fields: Where each array lies in the slot.
     """
 
-    def __init__(
-        self, entries: Mapping[str, Any], slot: Slot, fields: Mapping[str, Field], note: Note | None = None
-    ) -> None:
+    def __init__(self, entries: Mapping[str, Any], slot: Slot, block: Block, fields: Mapping[str, Field]) -> None:
         super().__init__(entries)
         self._slot = slot
+        self._block = block
         self._fields = fields
-        self._note = note
         self._lent = {name: entries[name] for name in fields}
+        self.note: Note | None = None
+        """What the receiving process is to know."""
 
     def __copy__(self) -> SlotBatch:
         # torch's default_convert copies mappings; copy.copy would go through __reduce__ and send the slot.
@@ -179,57 +237,67 @@ class SlotBatch(dict[str, Any]):
         slot = self._slot
         fields = {name: field for name, field in self._fields.items() if self.get(name) is self._lent[name]}
         rest = {name: value for name, value in self.items() if name not in fields}
-        handle = None
-        if slot.descriptor >= 0:
-            # DupFd makes a duplicate that lives until the receiver has fetched it.
-            handle = reduction.DupFd(slot.descriptor)
-            os.close(slot.descriptor)
-            slot.descriptor = -1
         slot.flags[1] = 1
-        return _receive, ((slot.ring, slot.number), slot.size, handle, fields, list(self), rest, self._note)
+        return _receive, ((slot.ring, slot.number), slot.size, slot.where, fields, list(self), rest, self.note)
 
-
-_mapped: dict[tuple[str, int], mmap.mmap] = {}
-"""Slots of other processes that this process has mapped."""
 
 Note = tuple[str, object]
 """What a builder wants its dataset in the receiving process to know: the dataset's token, and the message."""
 
-_listeners: dict[str, weakref.WeakMethod[Callable[[Any], None]]] = {}
+_mapped: dict[tuple[str, int], tuple[str, mmap.mmap]] = {}
+"""Slots of other processes that this process has mapped, with the token of the dataset that they are for."""
+
+os.register_at_fork(after_in_child=_mapped.clear)
+
+_listeners: dict[str, tuple[int, weakref.WeakMethod[Callable[[Any], None]]]] = {}
 
 
 def listen(token: str, method: Callable[[Any], None]) -> None:
-    """Has a bound method called with the note of every batch received for ``token``, while its object lives."""
-    _listeners[token] = weakref.WeakMethod(method, lambda _: _listeners.pop(token, None))
+    """Has a bound method called with what is told under ``token`` in this process, while its object lives.
+
+    When the object is gone, so are the mappings of slots that were for it (batches keep theirs).
+    """
+    _listeners[token] = os.getpid(), weakref.WeakMethod(method, lambda _: _forget(token))
+
+
+def tell(note: Note | None) -> None:
+    """Calls the listener of a note, if this process has it."""
+    if note is None:
+        return
+    process, reference = _listeners.get(note[0], (0, None))
+    method = reference() if reference is not None and process == os.getpid() else None
+    if method is not None:
+        method(note[1])
 
 
 def _receive(
     key: tuple[str, int],
     size: int,
-    handle: Any,
+    where: Where | None,
     fields: Mapping[str, Field],
     names: Iterable[str],
     rest: dict[str, Any],
     note: Note | None,
 ) -> dict[str, Any]:
     """Rebuilds a batch in the process that receives it."""
-    if handle is not None:
+    if key not in _mapped:
+        if where is None:
+            raise DataError("a batch in memory that is not shared can't be sent")
         _forget_the_dead()
-        descriptor = handle.detach()
-        try:
-            _mapped[key] = mmap.mmap(descriptor, size + _FLAGS)
-        finally:
-            os.close(descriptor)
-    memory = _mapped[key]
+        _mapped[key] = "" if note is None else note[0], where.map(size + _FLAGS)
+    memory = _mapped[key][1]
     array = _watched(np.frombuffer(memory, dtype=np.uint8, count=size), _flags(memory, size), 1)
     tensors = lend_tensors(array, fields)
     batch = {name: tensors[name] if name in tensors else rest[name] for name in names}
-    if note is not None:
-        reference = _listeners.get(note[0])
-        method = reference() if reference is not None else None
-        if method is not None:
-            method(note[1])
+    tell(note)
     return batch
+
+
+def _forget(token: str) -> None:
+    _listeners.pop(token, None)
+    for key, (owner, _) in list(_mapped.items()):
+        if owner == token:
+            _mapped.pop(key, None)
 
 
 def _forget_the_dead() -> None:
@@ -238,6 +306,6 @@ def _forget_the_dead() -> None:
         try:
             os.kill(int(key[0].split("-", 1)[0]), 0)
         except ProcessLookupError:
-            del _mapped[key]
+            _mapped.pop(key, None)
         except PermissionError:
             pass

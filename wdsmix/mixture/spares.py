@@ -76,7 +76,7 @@ class Spares:
             )
             try:
                 (task,), _ = assembler.fill_vectors(one, small)
-                extras = {name: values[0] for name, values in assembler.extras(one).items()}
+                extras = assembler.extras(one, 0)
                 assembler.fill_pictures(one, small, 0)
             except DataError:
                 continue
