@@ -32,9 +32,6 @@ __all__ = ["VideoFacts", "VideoPool", "VideoReader", "lfs_pointer", "load_av", "
 _SKIP_AHEAD = 24
 """Frames; a seek to a key frame nearer than this costs more than decoding up to it."""
 
-_AHEAD, _AHEAD_BYTES = 8, 16 << 20
-"""Frames decoded before the first of them is converted: decoder and scaler each find their own data in the cache."""
-
 Form = Literal["rgb", "grey16"]
 
 
@@ -166,7 +163,6 @@ class VideoReader:
             self._container.close()
             raise
         self._reformatter = self._av.video.reformatter.VideoReformatter()
-        self._ahead = max(1, min(_AHEAD, _AHEAD_BYTES // max(1, self.facts.width * self.facts.height * 3 // 2)))
         kinds = self._av.video.reformatter.Interpolation
         # chroma at full resolution, exact rounding, the same bits on every processor
         self._scaling = kinds.BILINEAR | kinds.FULL_CHR_H_INT | kinds.ACCURATE_RND | kinds.BITEXACT
@@ -279,14 +275,11 @@ class VideoReader:
         try:
             pixels: Any = None
             before = -1
-            pending = wanted.tolist()
-            for start in range(0, len(pending), self._ahead):
-                some = pending[start : start + self._ahead]
-                for number, frame in zip(some, [self._frame(number) for number in some], strict=True):
-                    if number != before:
-                        pixels = self._pixels(frame, size, form)
-                        before = number
-                    yield pixels
+            for number in wanted.tolist():
+                if number != before:
+                    pixels = self._pixels(self._frame(number), size, form)
+                    before = number
+                yield pixels
         finally:
             self._busy = False
 
