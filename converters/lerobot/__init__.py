@@ -54,7 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--revision", metavar="REV", help="branch, tag or commit (default: main)")
     group.add_argument("--cache-dir", metavar="DIR", help="with hf://: where files are kept (default: the hub's cache)")
     group.add_argument(
-        "--evict-videos", action="store_true", help="delete each video that was fetched once its episodes are done"
+        "--evict-videos",
+        action="store_true",
+        help="delete each video that was fetched (and each data file, if they hold the pictures) after its episodes",
     )
 
 

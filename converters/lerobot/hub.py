@@ -35,6 +35,11 @@ def _load() -> Any:
     return huggingface_hub
 
 
+def _bulky(name: str) -> bool:
+    """Whether a file is one of those that fill a disk."""
+    return name.endswith((".mp4", ".parquet")) and not name.startswith("meta/")
+
+
 class HubTree:
     """A dataset repository (a `wdsmix.converters.lerobot.tree.Tree`). Pickles.
 
@@ -43,7 +48,7 @@ class HubTree:
         revision: Branch, tag or commit; None: main. A version tag (``v2.1``) that is missing falls back to main.
         folder: Where files are put under their own names; None: the hub's cache.
         cache_dir: The cache; None: the usual one.
-        evict: Delete videos after use.
+        evict: Delete videos, and data files that hold pictures, after use.
 
     Raises:
         ConfigError: huggingface_hub is missing, or there is no such repository or revision.
@@ -205,7 +210,7 @@ class HubTree:
         """
         if self._offline:
             return Path(self._root, name)
-        if self._evict and name.endswith(".mp4") and name not in self._held:
+        if self._evict and _bulky(name) and name not in self._held:
             self._held[name] = self._lock(name)
         path = self._here.get(name)
         if path is None or not path.exists():
@@ -259,7 +264,7 @@ class HubTree:
         return Path(self._cache or _load().constants.HF_HUB_CACHE) / ".wdsmix"
 
     def _lock(self, name: str, *, alone: bool = False) -> int:
-        """Opens and locks the lock file of a video: shared while it is in use, alone while it is deleted."""
+        """Opens and locks the lock file of a file: shared while it is in use, alone while it is deleted."""
         folder = self._lock_folder()
         folder.mkdir(parents=True, exist_ok=True)
         key = hashlib.sha256(f"{self._repo}\0{self._commit}\0{name}".encode()).hexdigest()[:32]
@@ -284,7 +289,7 @@ class HubTree:
             os.close(handle)
 
     def release(self, name: str, *, keep: bool = False) -> None:
-        """Lets go of a video; deletes it if that was asked for and no other process is at it."""
+        """Lets go of a file; deletes it if that was asked for and no other process is at it."""
         handle = self._held.pop(name, None)
         if handle is None:
             return

@@ -67,6 +67,8 @@ class EpisodeReader:
     rows: RowsPool = field(default_factory=RowsPool)
     videos: Videos = field(init=False)
     _scanned: dict[str, dict[int, Place]] = field(default_factory=dict)
+    _data: str = ""
+    """The data file that the last episode was in."""
 
     def __post_init__(self) -> None:
         self.videos = Videos(self.tree)
@@ -78,6 +80,9 @@ class EpisodeReader:
             DataError: it is bad.
         """
         place = opening.place or self._find(opening)
+        if self._data not in ("", place.file):
+            self.tree.release(self._data, keep=not any(role.store == "cell" for role in self.slots.values()))
+        self._data = place.file
         reader = self.rows.reader("rows", self.tree, place.file, self.roles.columns, batch=_ROWS)
         table = reader.table(place.start, place.stop)
         order = self._order(table, opening, place)
@@ -117,6 +122,9 @@ class EpisodeReader:
         """Closes all files."""
         self.rows.close()
         self.videos.close()
+        if self._data:
+            self.tree.release(self._data, keep=not any(role.store == "cell" for role in self.slots.values()))
+            self._data = ""
 
     def _find(self, opening: Opening) -> Place:
         for file in opening.search:
@@ -128,6 +136,8 @@ class EpisodeReader:
                         raise
                     runs = []
                 self._scanned[file] = {e: Place(file=file, start=a, stop=b) for e, a, b in runs}
+                if opening.episode not in self._scanned[file]:
+                    self.tree.release(file, keep=True)
             if opening.episode in self._scanned[file]:
                 return self._scanned[file][opening.episode]
         raise DataError(

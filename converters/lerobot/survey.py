@@ -160,6 +160,7 @@ def _schema(
             continue
         finally:
             opened.close()
+            tree.release(file, keep=True)
         for name, width in measured.items():
             declared = info.features.get(name)
             if declared is not None and width and declared.width != width:

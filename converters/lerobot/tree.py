@@ -51,7 +51,7 @@ class Tree(Protocol):
         ...
 
     def release(self, name: str, *, keep: bool = False) -> None:
-        """Called when a video is done with, for now; with ``keep`` it is wanted again soon."""
+        """Called when a video or data file is done with, for now; with ``keep`` it is wanted again soon."""
         ...
 
     def fingerprint(self) -> str:

@@ -92,6 +92,18 @@ def test_videos_are_evicted(hub, tmp_path, where):
     assert hub.fetched[VIDEO.format(1)] == 1
 
 
+def test_data_files_with_pictures_are_evicted_too(tmp_path, monkeypatch):
+    made = Made(lengths=(5, 6, 4, 7, 5), per_data=2, images=True, cameras=("observation.images.front",))
+    with FakeHub("lab/robot", made.write(tmp_path / "origin")) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
+        source, refs = opened_tree(HubTree("lab/robot", folder=tmp_path / "here", evict=True))
+        for number, ref in enumerate(refs):
+            assert shown(source.read(ref)) == [(number, k, 0) for k in range(made.lengths[number])]
+            assert len(list((tmp_path / "here/data").rglob("*.parquet"))) == 1
+        source.close()
+        assert not list((tmp_path / "here/data").rglob("*.parquet"))
+
+
 def test_a_video_in_use_elsewhere_is_not_evicted(hub, tmp_path):
     first = HubTree("lab/robot", folder=tmp_path / "here", evict=True)
     second = HubTree("lab/robot", folder=tmp_path / "here", evict=True)
