@@ -129,6 +129,7 @@ class HubTree:
         except errors.OfflineModeIsEnabled:
             return self._from_disk()
         commit = str(info.sha)
+        self._remember(commit)
         entries = self._asking(
             lambda: list(api.list_repo_tree(self._repo, repo_type="dataset", revision=commit, recursive=True))
         )
@@ -138,27 +139,34 @@ class HubTree:
                 self._listing[entry.path] = (int(entry.size), str(lfs.sha256) if lfs is not None else "")
         return commit
 
+    def _cached(self) -> Path:
+        """The repository's folder in the cache."""
+        return Path(self._cache or _load().constants.HF_HUB_CACHE) / f"datasets--{self._repo.replace('/', '--')}"
+
+    def _remember(self, commit: str) -> None:
+        """Notes in the cache, in its own way, which commit the revision is, for when there is no network."""
+        if self._folder is not None or _COMMIT.fullmatch(self._asked):
+            return
+        path = self._cached() / "refs" / self._asked
+        if {"..", ""} & set(self._asked.split("/")) or (path.is_file() and path.read_text() == commit):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(commit)
+
     def _from_disk(self) -> str:
         """Offline: what an earlier run fetched."""
         self._offline = True
         root = self._folder
         if root is None:
-            try:
-                root = Path(
-                    _load().snapshot_download(
-                        self._repo,
-                        repo_type="dataset",
-                        revision=self._asked,
-                        cache_dir=self._cache,
-                        local_files_only=True,
-                    )
-                )
-            except (FileNotFoundError, ValueError) as error:
+            noted = self._cached() / "refs" / self._asked
+            commit = noted.read_text().strip() if noted.is_file() else self._asked
+            root = self._cached() / "snapshots" / commit
+            if not _COMMIT.fullmatch(commit) or not root.is_dir():
                 raise StorageError(
                     "HF_HUB_OFFLINE is set and the cache does not hold this revision",
                     path=self._repo,
                     found=self._asked,
-                ) from error
+                )
         for path in sorted(root.rglob("*")):
             name = path.relative_to(root).as_posix()
             if path.is_file() and not name.startswith("."):

@@ -186,3 +186,20 @@ def test_contradictions(tmp_path, capsys):
     assert main([*base, "--repo-id", "a/b"]) == 2
     base[2] = str(tmp_path)
     assert main([*base, "--repo-id", "a/b", "--cache-dir", "x"]) == 2
+
+
+@pytest.mark.parametrize("where", ["folder", "cache_dir"])
+def test_offline_what_was_fetched_is_there(hub, tmp_path, monkeypatch, where):
+    import huggingface_hub.constants
+
+    source, refs = opened_tree(HubTree("lab/robot", **{where: tmp_path / "here"}))
+    source.read(refs[0])
+    before = hub.fetched.total()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    source, refs = opened_tree(HubTree("lab/robot", **{where: tmp_path / "here"}))
+    assert shown(source.read(refs[1])) == [(1, k, 0) for k in range(6)]
+    assert "its video of observation.images.front is missing" in refs[4].fault
+    assert any("HF_HUB_OFFLINE" in text for text in source.describe().warnings)
+    assert hub.fetched.total() == before
+    with pytest.raises((StorageError, DataError), match=r"does not hold this revision|no LeRobot dataset"):
+        opened_tree(HubTree("lab/robot", **{where: tmp_path / "elsewhere"}))
