@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from wdsmix.errors import ConfigError
+from wdsmix.errors import ConfigError, WdsmixError
 from wdsmix.mixture.catalog import Catalog, open_catalog, reopen_catalog
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.metrics import Metrics
@@ -213,10 +213,14 @@ class MixtureDataset(IterableDataset[Batch]):
             self._metrics.rebase()
 
     def __iter__(self) -> Iterator[Batch]:
-        worker, place = get_worker_info(), self.place
+        worker = get_worker_info()
         if worker is None:
-            return Unbroken(self._batches(place))
-        self._begin_in_worker(place, worker.id, worker.num_workers)
+            return Unbroken(self._batches(self.place))
+        try:
+            place = self.place
+            self._begin_in_worker(place, worker.id, worker.num_workers)
+        except WdsmixError as error:  # raised here, it would kill a persistent worker and say nothing to its parent
+            return Unbroken(iter(()), error)
         return Unbroken(self._worker_batches(place))
 
     def _position(self) -> Mapping[str, Any]:

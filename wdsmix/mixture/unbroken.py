@@ -13,11 +13,12 @@ class Unbroken(Iterator[dict[str, Any]]):
 
     Args:
         batches: A generator, which would just end.
+        error: It failed before it began.
     """
 
-    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
+    def __init__(self, batches: Iterator[dict[str, Any]], error: Exception | None = None) -> None:
         self._batches = batches
-        self._error: Exception | None = None
+        self._error = error
 
     def __next__(self) -> dict[str, Any]:
         if self._error is not None:
