@@ -59,8 +59,10 @@ def test_one_flipped_bit(folder: Path, part: str) -> None:
 def test_a_worker_hands_the_error_on(folder: Path) -> None:
     start = int(ShardSet(folder).shard(0).offset[2])
     flip(folder / "train-00000.tar", start + 700)
+    stream = iter(DataLoader(dataset(folder), batch_size=None, num_workers=1))
     with pytest.raises(DataError, match="000000_000002"):
-        next(iter(DataLoader(dataset(folder), batch_size=None, num_workers=1)))
+        next(stream)
+    stream._shutdown_workers()  # torch waits five seconds for each where an exception still holds the iterator
 
 
 def test_the_position_stays_before_a_batch_that_failed(folder: Path) -> None:

@@ -145,7 +145,7 @@ def test_missing_key() -> None:
 
 
 def test_more_faults_are_counted() -> None:
-    with pytest.raises(ConfigError, match="1 more fault after this one"):
+    with pytest.raises(ConfigError, match="1 more fault beside this one"):
         MixtureConfig.from_dict({"sources": [{"name": "a", "shards": "a", "weight": -1}], "sed": 1})
 
 

@@ -138,6 +138,7 @@ def test_an_endless_stream_can_not_begin_anew_in_persistent_workers(mixture: dic
     next(iter(loader))
     with pytest.raises(ConfigError, match="steps_per_epoch"):
         next(iter(loader))
+    loader._iterator._shutdown_workers()  # torch waits for each where an exception still holds the iterator
 
 
 def test_a_state_that_persistent_workers_would_not_see_is_refused(mixture: dict, expected: list[Batch]) -> None:
@@ -148,6 +149,7 @@ def test_a_state_that_persistent_workers_would_not_see_is_refused(mixture: dict,
     dataset.load_state_dict(expected[0]["cursor"])
     with pytest.raises(ConfigError, match="does not reach workers"):
         next(iter(loader))
+    loader._iterator._shutdown_workers()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -62,7 +62,7 @@ def key_path(parts: Sequence[int | str]) -> str:
 def explain(
     error: ValidationError, *, path: str | Path | None, known: Mapping[tuple[str, ...], Sequence[str]]
 ) -> ConfigError:
-    """The first fault of a configuration, in words.
+    """A configuration's first fault, in words: an unknown key before all else, for a misspelt one looks missing too.
 
     Args:
         error: What pydantic raised.
@@ -70,10 +70,10 @@ def explain(
         known: The keys each mapping may have, by its place; ``*`` stands for any entry of a list or mapping.
     """
     faults = error.errors(include_url=False)
-    fault = faults[0]
+    fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     message, expected, found, hint = _words(fault, known)
     if len(faults) > 1:
-        more = f"{len(faults) - 1} more {'fault' if len(faults) == 2 else 'faults'} after this one"
+        more = f"{len(faults) - 1} more {'fault' if len(faults) == 2 else 'faults'} beside this one"
         hint = f"{hint}; {more}" if hint else more
     return ConfigError(
         message, path=path, where=key_path(fault["loc"]) or None, expected=expected, found=found, hint=hint

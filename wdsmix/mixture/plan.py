@@ -39,6 +39,8 @@ class SourcePlan:
     """Vector -> dimensions where q01_q99 takes minimum and maximum instead."""
     frame_bytes: float
     """Mean bytes of a frame in the tar."""
+    hz: float
+    """Frames per second."""
     live_bytes: int
     """About what the order keeps in play: two windows of frames, at most the whole source."""
 
@@ -81,6 +83,7 @@ def _plan(catalog: Catalog, source: OpenSource, samples: int, share: float) -> S
             name: (~s.live).nonzero()[0].tolist() for name, s in scales.items() if s is not None and not s.live.all()
         },
         ranged={name: s.ranged.nonzero()[0].tolist() for name, s in scales.items() if s is not None and s.ranged.any()},
+        hz=source.set.manifest.hz,
         frame_bytes=size / frames,
         live_bytes=min(size, round(2 * catalog.config.window * size / frames)),
     )

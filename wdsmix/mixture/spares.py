@@ -1,11 +1,13 @@
 """Spares: what stands in for a sample whose frames can't be read.
 
 The nearest readable frame of the same block: a function of the position that failed alone, so that ranks, workers and
-reruns agree, and counts do not move. Each replacement is counted, and a limit stops the run.
+reruns agree, and counts do not move. A sample is readable when all its frames are, its goal too; each candidate draws
+a goal of its own, the failed frame itself first. Each replacement is counted, and a limit stops the run.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +22,9 @@ from wdsmix.mixture.order import SourceOrder
 __all__ = ["Spares", "nearest_first"]
 
 _log = logging.getLogger("wdsmix")
+
+_GOAL_SHIFT = 2**44
+"""Added to a sample's draw for each candidate, so that one damaged goal does not rule out all of them."""
 
 
 def nearest_first(row: int, rows: range) -> Iterator[int]:
@@ -70,9 +75,14 @@ class Spares:
         source, row = int(samples.source[b]), int(samples.row[b])
         small = BatchMemory(batch_fields(assembler.layout, 1))
         block = self._orders[source].block(row)
-        for other in nearest_first(row, block):
+        candidates = nearest_first(row, block)
+        if samples.goal is not None:  # perhaps the goal alone is at fault
+            candidates = itertools.chain([row], candidates)
+        for number, other in enumerate(candidates, start=1):
             one = assembler.locate(
-                np.array([source], dtype=np.int32), np.array([other], dtype=np.int64), draw[b : b + 1]
+                np.array([source], dtype=np.int32),
+                np.array([other], dtype=np.int64),
+                draw[b : b + 1] + number * _GOAL_SHIFT,
             )
             try:
                 (task,), _ = assembler.fill_vectors(one, small)
