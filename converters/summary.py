@@ -62,6 +62,9 @@ def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None
         )
     for name, vector in manifest.vectors.items():
         _row(table, name, f"{vector.width} dimensions, {vector.frames:,} frames")
+    report = manifest.details.get("report")
+    for label, text in report.items() if isinstance(report, dict) else ():  # what the family measured
+        _row(table, str(label), str(text))
     _print(console, table)
     _show_dropped(manifest.dropped, console)
     _show_warnings(manifest.warnings, console)
