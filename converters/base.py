@@ -59,6 +59,8 @@ class ConvertOptions:
     hz: float = 0.0
     """Wanted frames per second; 0 keeps the native rate."""
     hz_mode: Literal["stride", "nearest"] = "stride"
+    action_kind: Literal["", "absolute", "delta"] = ""
+    """What the action's dimensions are where the source does not say; decides how frames are left out."""
     image_size: int = 0
     """Side of the square pictures are brought to; 0 keeps their size."""
     resize: Literal["squash", "fit", "crop"] = "squash"
@@ -82,7 +84,7 @@ class ConvertOptions:
     def __post_init__(self) -> None:
         checks = [
             (0 <= self.hz < math.inf, "hz", "0 or more", self.hz),
-            (self.image_size >= 0, "image-size", "0 or more", self.image_size),
+            (0 <= self.image_size <= 8192, "image-size", "0 to 8192", self.image_size),
             (1 <= self.quality <= 100, "quality", "1 to 100", self.quality),
             (0 <= self.val_fraction < 1, "val-fraction", "0 up to below 1", self.val_fraction),
             (self.max_episodes >= 0, "max-episodes", "0 or more", self.max_episodes),

@@ -155,6 +155,13 @@ def add_convert_options(parser: argparse.ArgumentParser, *, split_by: str = "epi
         "(default: %(default)s)",
     )
     group.add_argument(
+        "--action-kind",
+        choices=["absolute", "delta"],
+        default="",
+        help="what the action is, where the source does not say: absolute values are sampled and deltas are summed "
+        "when --hz leaves frames out",
+    )
+    group.add_argument(
         "--image-size", type=int, default=0, metavar="PX", help="side of the square that pictures become (0: keep)"
     )
     group.add_argument(

@@ -327,18 +327,24 @@ class _Planner:
                 self.warnings.append(f"{name}: {len(values)} {field} do not fit its {width} dimensions; left out")
             elif values:
                 kept[field] = list(values)
+        said = self.options.action_kind
+        if name == "action" and said:
+            known = kept.get("kinds") or ["unknown"] * width
+            kept["kinds"] = [said if kind == "unknown" else kind for kind in known]
         return PlannedVector.model_validate({"width": width, **kept})
 
     def _warn_rate(self, info: SourceInfo, vectors: Mapping[str, PlannedVector]) -> None:
         options = self.options
         rate = true_rate(info.fps, options.hz, options.hz_mode)
         if options.hz and abs(rate - options.hz) > 0.01 * options.hz:
-            other = "" if options.hz > info.fps or options.hz_mode == "nearest" else "; --hz-mode nearest meets it"
+            possible = options.hz <= info.fps and options.hz_mode == "stride"
+            possible = possible and not any("delta_rotation" in spec.kinds for spec in info.vectors.values())
+            other = "; --hz-mode nearest meets it" if possible else ""
             self.warnings.append(f"--hz {options.hz:g} of {info.fps:g} gives {rate:g} frames per second{other}")
         if rate != info.fps and "action" in vectors and not set(vectors["action"].kinds) - {"unknown"}:
             self.warnings.append(
                 f"frames are left out ({info.fps:g} to {rate:g} per second) and the kind of action is unknown: "
-                "it is sampled, which is right for absolute targets and wrong for deltas"
+                "it is sampled, which is right for absolute targets and wrong for deltas; say which with --action-kind"
             )
 
     def _arguments(self) -> dict[str, object]:

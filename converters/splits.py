@@ -36,13 +36,17 @@ def assign_splits(refs: Mapping[int, EpisodeRef], options: ConvertOptions) -> tu
     units = list(dict.fromkeys(unit_of.values()))
     wanted = round(options.val_fraction * len(units))
     if not 0 < wanted < len(units):
+        least = next((f"{k / 100:g}" for k in range(1, 100) if 0 < round(k / 100 * len(units)) < len(units)), None)
+        larger = f"--val-fraction {least} or more" if least and not wanted else "another --val-fraction"
         finer = " or --split-by episode" if options.split_by == "file" and len(refs) > len(units) else ""
         raise ConfigError(
             f"{len(units)} {options.split_by}{'s' if len(units) != 1 else ''} can't be split: "
             f"{options.val_fraction:g} of them is {wanted} for validation",
             where="--split-by/--val-fraction",
             expected="at least one unit on each side",
-            hint=f"use another --val-fraction{finer}",
+            hint=f"use {larger}{finer}"
+            if len(units) > 1
+            else "one unit can't be split; leave --val-fraction out" + finer,
         )
     ranked = sorted(units, key=lambda unit: hashlib.sha256(f"{options.seed}\0{unit}".encode()).digest())
     held_out = set(ranked[:wanted])

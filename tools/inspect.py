@@ -152,9 +152,12 @@ def _show(summary: dict[str, Any], console: Console, top: int) -> None:
 def _table(*columns: tuple[str, bool]) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for title, right in columns:
-        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+        # Numbers keep their width; what is cut on a narrow terminal is text.
+        table.add_column(
+            title, justify="right" if right else "left", no_wrap=True, min_width=8 if right and title else None
+        )
     return table
 
 

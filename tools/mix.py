@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wdsmix.errors import ConfigError, ConflictError
+from wdsmix.errors import ConfigError, ConflictError, WdsmixError
 
 if TYPE_CHECKING:
     from wdsmix.mixture.plan import SourcePlan
@@ -29,13 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the three actions."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    init = actions.add_parser("init", help="draft a mixture.yaml for some shard sets")
+    init = actions.add_parser("init", help=(h := "draft a mixture.yaml for some shard sets"), description=h)
     init.add_argument("sets", nargs="+", metavar="SET", help="folders of shard sets")
     init.add_argument("--out", default="mixture.yaml", metavar="FILE", help="file to write; - for stdout (%(default)s)")
     init.add_argument("--weights", choices=("frames", "equal"), default="frames", help="shares (%(default)s)")
     init.add_argument("--force", action="store_true", help="replace the file if it is there")
 
-    plan = actions.add_parser("plan", help="say what a mixture will do; reads no shard")
+    plan = actions.add_parser("plan", help=(h := "say what a mixture will do; reads no shard"), description=h)
     plan.add_argument("mixture", metavar="MIXTURE.YAML")
     plan.add_argument("--samples", type=_positive, metavar="N", help="samples to count epochs for (1000000)")
     plan.add_argument("--steps", type=_positive, metavar="N", help="or: steps of batch size x world size")
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--world-size", type=_positive, default=1, metavar="R", help="ranks (%(default)s)")
     plan.add_argument("--json", action="store_true", help="print JSON")
 
-    stream = actions.add_parser("run", help="stream batches and measure")
+    stream = actions.add_parser("run", help=(h := "stream batches and measure"), description=h)
     stream.add_argument("mixture", metavar="MIXTURE.YAML")
     stream.add_argument("--steps", type=_positive, default=100, metavar="N", help="batches (%(default)s)")
     stream.add_argument("--batch-size", type=_positive, default=64, metavar="B", help="samples a rank (%(default)s)")
@@ -73,9 +74,9 @@ def _init(args: argparse.Namespace) -> int:
     from wdsmix.mixture.draft import draft_mixture
 
     out = None if args.out == "-" else Path(args.out)
+    text = draft_mixture(args.sets, folder=Path.cwd() if out is None else out.parent, weights=args.weights)
     if out is not None and out.exists() and not args.force:
         raise ConflictError("the file is there already", path=out, hint="name another with --out, or say --force")
-    text = draft_mixture(args.sets, folder=Path.cwd() if out is None else out.parent, weights=args.weights)
     if out is None:
         sys.stdout.write(text)
         return 0
@@ -110,14 +111,14 @@ def _show_plan(plans: Sequence[SourcePlan], summary: dict[str, Any]) -> None:
     console.print(
         _table(
             f"Mixture over {summary['samples']:,} samples",
-            ["source", "weight", "share", "episodes", "frames", "epochs", "live bytes"],
+            ["source", "share", "episodes", "frames", "Hz", "epochs", "live bytes"],
             [
                 [
                     plan.name,
-                    f"{plan.weight:g}",
                     f"{100 * plan.share:.2f} %",
                     f"{plan.episodes:,}",
                     f"{plan.frames:,}",
+                    f"{plan.hz:g}",
                     f"{plan.epochs:,.2f}",
                     _bytes(plan.live_bytes),
                 ]
@@ -149,12 +150,15 @@ def _show_plan(plans: Sequence[SourcePlan], summary: dict[str, Any]) -> None:
     chunk = summary["action_chunk"]
     console.print(
         f"pictures {width}x{height} (resize: {summary['resize']}); observations at {summary['observation_offsets']}; "
-        f"actions at 0 ... {chunk - 1}\n"
+        f"actions at 0 ... {chunk - 1}{''.join(f'; {name}' for name in summary['reward_done'])}\n"
         f"streams {summary['streams']}, window {summary['window']:,} frames a source, blocks of about "
         f"{_bytes(summary['block_bytes'])}, seed {summary['seed']}; live: about "
         f"{_bytes(sum(plan.live_bytes for plan in plans))} of encoded frames (two windows a source)",
         soft_wrap=True,
     )
+    if len({plan.hz for plan in plans}) > 1 and (chunk > 1 or len(summary["observation_offsets"]) > 1):
+        spans = ", ".join(f"{plan.name} {chunk / plan.hz:.3g} s" for plan in plans)
+        console.print(f"the sources differ in rate: {chunk} actions span {spans}", soft_wrap=True)
     for plan in plans:
         for name, numbers in plan.masked.items():
             console.print(f"{plan.name}: {name} dimensions {numbers} have no spread: always 0, masked", soft_wrap=True)
@@ -190,7 +194,7 @@ def _run(args: argparse.Namespace) -> int:
     cursor: dict[str, Any] = {}
     with Progress(args.steps * args.batch_size, "samples", "mix run", quiet=args.json) as progress:
         for number in range(args.steps):
-            batch = next(batches)
+            batch = _next(batches)
             cursor = batch["cursor"]
             first = first or time.perf_counter() - started
             progress.advance(args.batch_size, step=number + 1)
@@ -200,7 +204,9 @@ def _run(args: argparse.Namespace) -> int:
     counts = cursor["order"]["counts"]
     total = sum(counts.values())
     weights = {source.name: source.config.weight for source in dataset.catalog.sources}
+    replaced = dataset.metrics()["replaced"]
     report = {
+        "replaced": replaced,
         "steps": args.steps,
         "samples": samples,
         "global_samples": total,
@@ -225,6 +231,17 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     _show_run(report)
     return 0
+
+
+def _next(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The next batch; of an error in a worker the message, without the worker's traceback."""
+    try:
+        return next(batches)
+    except WdsmixError as error:
+        if "Original Traceback" not in error.message:
+            raise
+        last = error.message.rstrip().rsplit("\n", 1)[-1]
+        raise type(error)(last.split(": ", 1)[-1]) from error
 
 
 def _show_run(report: dict[str, Any]) -> None:
@@ -253,13 +270,16 @@ def _show_run(report: dict[str, Any]) -> None:
         f"first batch after {report['first_batch_seconds']:.2f} s",
         soft_wrap=True,
     )
+    if report["replaced"]:
+        console.print(f"[yellow]{report['replaced']:,} samples could not be read and were replaced[/yellow]")
 
 
 def _console() -> Any:
     """Standard output; wide enough for any table where it is no terminal."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(file=sys.stdout, highlight=False, width=width)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> Any:

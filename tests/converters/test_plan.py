@@ -202,6 +202,29 @@ def test_rotation_deltas_and_rates():
     assert "do not fit" in planned(many(3), kinds={"action": ("absolute",) * 3}).warnings[0]
 
 
+def test_the_user_says_what_the_source_does_not():
+    assert "--action-kind" in planned(many(2), hz=10).warnings[0]
+    plan = planned(many(2), hz=10, action_kind="delta")
+    assert plan.vectors["action"].kinds == ["delta"] * 4
+    assert not plan.warnings
+    partly = planned(many(2), kinds={"action": ("unknown", "absolute", "delta", "unknown")}, action_kind="delta")
+    assert partly.vectors["action"].kinds == ["delta", "absolute", "delta", "delta"]
+
+
+def test_a_fraction_too_small_names_one_that_works():
+    with pytest.raises(ConfigError, match=r"--val-fraction 0\.13 or more"):
+        planned(many(4), val_fraction=0.05)
+    planned(many(4), val_fraction=0.13)
+    with pytest.raises(ConfigError, match="leave --val-fraction out"):
+        planned(many(1), val_fraction=0.5)
+
+
+def test_nearest_is_not_recommended_where_it_would_be_refused():
+    assert "--hz-mode nearest meets it" in planned(many(2), fps=20, hz=15).warnings[0]
+    rotation = {"action": ("delta_rotation",) * 4}
+    assert "nearest" not in planned(many(2), fps=20, hz=15, kinds=rotation).warnings[0]
+
+
 def test_differences_are_named():
     source = FakeSource(many(4), args={"dialect": "a"})
     old = Planning.of(source, ConvertOptions(hz=10)).plan.model_dump()
