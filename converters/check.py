@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wdsmix.converters.options import add_families, add_mapping_options, available_workers
+from wdsmix.converters.options import add_families, add_mapping_options, available_workers, open_source
 
-from wdsmix.errors import ConfigError, DataError
+from wdsmix.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ class Line:
         """Counts one offender."""
         self.bad += 1
         if len(self.offenders) < _SHOWN:
-            self.offenders.append(f"{subject}: {text}" if subject else text)
+            self.offenders.append(f"{printable(subject)}: {text}" if subject else text)
 
 
 @dataclass(slots=True)
@@ -122,10 +122,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Checks; 1 if something is bad."""
-    if missing := getattr(args, "missing", None):
-        raise ConfigError(f"source family {args.family} can't be imported: {missing}")
     report = check(
-        args.open_source(args),
+        open_source(args),
         str(args.src),
         full=args.full,
         allow_no_camera=args.allow_no_camera,
@@ -354,7 +352,7 @@ def _show(report: Report) -> None:
 
     console = Console()
     table = Table()
-    console.print(f"{escape(report.source)} ({escape(report.kind)})", soft_wrap=True)
+    console.print(escape(printable(f"{report.source} ({report.kind})")), soft_wrap=True)
     table.add_column("check")
     table.add_column("ok", justify="right")
     table.add_column("bad", justify="right")
@@ -366,11 +364,11 @@ def _show(report: Report) -> None:
         if line.bad:
             console.print(f"{line.name}: {line.bad} bad" + (" (a note)" if line.note else ""), style="bold")
         for offender in line.offenders:
-            console.print(f"  {escape(offender)}", soft_wrap=True, highlight=False)
+            console.print(f"  {escape(printable(offender, lines=True))}", soft_wrap=True, highlight=False)
         if line.bad > len(line.offenders):
             console.print(f"  ... and {line.bad - len(line.offenders)} more")
     for warning in report.warnings:
-        console.print(f"note: {escape(warning)}", soft_wrap=True)
+        console.print(f"note: {escape(printable(warning))}", soft_wrap=True)
     filtered = f", {report.filtered} filtered out" if report.filtered else ""
     verdict = "ready to convert" if report.good else "not good as it is"
     console.print(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from wdsmix.converters.options import add_convert_options, add_families, add_mapping_options, add_paths
-
-from wdsmix.errors import ConfigError
+from wdsmix.converters.options import add_convert_options, add_families, add_mapping_options, add_paths, open_source
 
 __all__ = ["HELP", "configure", "run"]
 
@@ -30,14 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts; 1 if a file of the source was unreadable."""
-    if missing := getattr(args, "missing", None):
-        raise ConfigError(f"source family {args.family} can't be imported: {missing}")
     from wdsmix.converters import run as runner
     from wdsmix.converters import summary
     from wdsmix.converters.options import convert_options
 
     options = convert_options(args)
-    outcome = runner.run(args.open_source(args), args.out, options, quiet=args.quiet)
+    outcome = runner.run(open_source(args), args.out, options, quiet=args.quiet)
     if not args.quiet:
         summary.show(outcome)
     return summary.exit_code(outcome.dropped) if outcome.manifest is not None else 0

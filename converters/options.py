@@ -12,6 +12,8 @@ from typing import Protocol, cast
 
 from wdsmix.converters.base import ConvertOptions, Source
 
+from wdsmix.errors import ConfigError
+
 __all__ = [
     "Family",
     "add_families",
@@ -21,6 +23,7 @@ __all__ = [
     "available_workers",
     "convert_options",
     "load_families",
+    "open_source",
 ]
 
 _SLOT = re.compile(r"[a-z][a-z0-9_]*")
@@ -74,6 +77,24 @@ def add_families(
         )
         sub.set_defaults(open_source=family.source)
         yield sub, family
+
+
+def open_source(args: argparse.Namespace) -> Source:
+    """The source that a command names, checked to be there.
+
+    Raises:
+        ConfigError: its family can't be imported, or there is no such path.
+        DataError: the family finds nothing that it knows.
+    """
+    if missing := getattr(args, "missing", None):
+        raise ConfigError(f"source family {args.family} can't be imported: {missing}")
+    if "://" not in str(args.src) and ":/" not in str(args.src) and not getattr(args, "repo_id", None):
+        try:
+            args.src.lstat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError("no such file or folder", path=args.src) from error
+    source: Source = args.open_source(args)
+    return source
 
 
 def available_workers() -> int:

@@ -131,7 +131,7 @@ def test_samples(samples, capsys):
 
 
 def test_usage(tmp_path, capsys):
-    assert main(["check", "hdf5", str(tmp_path / "gone")]) == 1
+    assert main(["check", "hdf5", str(tmp_path / "gone")]) == 2
     assert "no such file" in capsys.readouterr().err
     assert main(["check", "hdf5", str(tmp_path), "--dialect", "x"]) == 2
 

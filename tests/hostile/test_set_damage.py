@@ -19,7 +19,7 @@ import pytest
 from helpers.damage import seal
 from helpers.sets import VECTORS, toy_set
 
-from wdsmix.errors import DataError, WdsmixError
+from wdsmix.errors import ConfigError, DataError, WdsmixError
 from wdsmix.manifest import INDEX_SCHEMA
 from wdsmix.shards.files import file_entry
 from wdsmix.shards.reader import ShardSet
@@ -121,9 +121,9 @@ def test_an_unfinished_set_says_so(folder: Path, tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     error = refused(folder, "set", "not finished: no manifest.json")
     assert error.hint is not None
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(ConfigError, match="no such folder"):
         ShardSet(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(ConfigError, match="no such folder"):
         ShardSet(folder / "stats.json")
 
 

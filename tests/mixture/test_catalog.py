@@ -94,7 +94,7 @@ def test_shards_that_are_not_there(sets: Path, pattern: str, split: str, words: 
 
 def test_a_missing_set_names_the_source(sets: Path) -> None:
     data = {"sources": [{"name": "a", "shards": "nowhere", "weight": 1}]}
-    with pytest.raises(DataError, match="source 'a'") as caught:
+    with pytest.raises(ConfigError, match="source 'a'") as caught:
         open_catalog(MixtureConfig.from_dict(data, folder=sets))
     assert str(sets / "nowhere") in str(caught.value)
 

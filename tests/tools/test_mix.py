@@ -129,7 +129,7 @@ def test_init_variants(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("argv", "code", "words"),
     [
         (["plan", "none.yaml"], 2, ["none.yaml", "can't read"]),
-        (["init", "nowhere", "--out", "other.yaml"], 1, ["nowhere"]),
+        (["init", "nowhere", "--out", "other.yaml"], 2, ["nowhere"]),
         (["run", "mixture.yaml", "--steps", "0"], 2, ["--steps"]),
         (["run", "mixture.yaml", "--rank", "1"], 2, ["rank and world_size"]),
         (["run", "mixture.yaml", "--workers", "-1"], 2, ["--workers"]),

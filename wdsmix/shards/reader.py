@@ -355,7 +355,7 @@ def _read_manifest(folder: Path) -> tuple[Manifest, str]:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         if not folder.is_dir():
-            raise DataError("no such folder", path=folder) from error
+            raise ConfigError("no such folder", path=folder) from error
         raise DataError(
             "not finished: no manifest.json",
             path=folder,
