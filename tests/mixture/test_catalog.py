@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.mixtures import make_set
 
-from wdsmix.errors import ConfigError, DataError
+from wdsmix.errors import ConfigError
 from wdsmix.mixture.catalog import Catalog, open_catalog
 from wdsmix.mixture.config import MixtureConfig
 
