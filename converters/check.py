@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wdsmix.converters.options import add_families, add_mapping_options, available_workers, open_source
+from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
 
 from wdsmix.errors import DataError
+from wdsmix.texts import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -248,7 +250,7 @@ def _read_all(source: Source, refs: Sequence[EpisodeRef], *, full: bool, workers
                 while todo and len(running) < workers:
                     number = todo.pop()
                     try:
-                        running[pool.submit(_check_in_child, refs[number], full)] = number
+                        running[_submit(pool, refs[number], full)] = number
                     except BrokenProcessPool:
                         suspects.append(number)
                         break
@@ -263,7 +265,7 @@ def _read_all(source: Source, refs: Sequence[EpisodeRef], *, full: bool, workers
         for number in sorted(suspects):
             with _pool(source, 1) as pool:
                 try:
-                    done[number] = pool.submit(_check_in_child, refs[number], full).result()
+                    done[number] = _submit(pool, refs[number], full).result()
                 except BrokenProcessPool:
                     done[number] = _Found(failed=[(_READS, crashed)])
             bar.advance(1)
@@ -279,8 +281,14 @@ def _pool(source: Source, workers: int) -> ProcessPoolExecutor:
     )
 
 
+def _submit(pool: ProcessPoolExecutor, ref: EpisodeRef, full: bool) -> Future[_Found]:
+    with stops_blocked():  # this may start a child
+        return pool.submit(_check_in_child, ref, full)
+
+
 def _start_child(source: Source) -> None:
     global _child_source
+    leave_stops_to_parent()
     _child_source = source
 
 

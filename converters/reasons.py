@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from wdsmix.errors import WdsmixError
+from wdsmix.texts import printable
 
 __all__ = ["reason_of", "scrub"]
 
@@ -15,14 +16,14 @@ _LONGEST = 500
 
 
 def scrub(text: str, root: str | Path | None) -> str:
-    """Takes this machine out of a text: the source's folder, memory addresses, line breaks."""
+    """Takes this machine out of a text: the source's folder, memory addresses, line breaks, what does not print."""
     if root is not None:
         for spelled in sorted(
             {str(root), str(Path(root).absolute()), str(Path(root).resolve())}, key=len, reverse=True
         ):
             if len(spelled) > 1:
                 text = text.replace(f"{spelled}/", "").replace(spelled, Path(spelled).name)
-    text = " ".join(_ADDRESS.sub("0x...", text).split())
+    text = printable(" ".join(_ADDRESS.sub("0x...", text).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

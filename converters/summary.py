@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wdsmix.manifest import Dropped, Manifest
+from wdsmix.texts import printable
 
 if TYPE_CHECKING:
     from wdsmix.converters.run import Outcome
@@ -105,18 +106,20 @@ def _show_dropped(dropped: Sequence[Dropped], console: Console) -> None:
 
 def _show_warnings(warnings: Sequence[str], console: Console) -> None:
     for warning in warnings:
-        console.print(f"[yellow]warning:[/yellow] {escape(warning)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]warning:[/yellow] {escape(printable(warning))}", highlight=False, soft_wrap=True)
 
 
 def _table(title: str) -> Table:
-    table = Table(title=escape(title), title_justify="left", show_header=False, show_edge=False, pad_edge=False)
+    table = Table(
+        title=escape(printable(title)), title_justify="left", show_header=False, show_edge=False, pad_edge=False
+    )
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     return table
 
 
 def _row(table: Table, *cells: str) -> None:
-    table.add_row(*map(escape, cells))
+    table.add_row(*(escape(printable(cell)) for cell in cells))
 
 
 def _print(console: Console, table: Table) -> None:

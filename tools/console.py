@@ -5,6 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 
+from wdsmix.texts import printable
+
 __all__ = ["plain", "result_console"]
 
 
@@ -16,4 +18,4 @@ def result_console() -> Console:
 
 def plain(text: str) -> str:
     """The text with markup switched off and control characters (escape sequences, line ends) made visible."""
-    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+    return escape(printable(text))

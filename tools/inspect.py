@@ -234,9 +234,10 @@ def _show_lengths(episodes: dict[str, Any], console: Console) -> None:
         f"{episodes['frames_median']:g}, mean {episodes['frames_mean']:.1f}; {_time(episodes['seconds'])} in all"
     )
     most = max(entry["episodes"] for entry in episodes["histogram"])
+    full, sliver = ("█", "▏") if console.encoding.startswith("utf") else ("#", "|")
     for entry in episodes["histogram"]:
         span = _span(entry["from"], entry["to"], "-")
-        bar = "█" * round(40 * entry["episodes"] / most) or ("▏" if entry["episodes"] else "")
+        bar = full * round(40 * entry["episodes"] / most) or (sliver if entry["episodes"] else "")
         console.print(f"  {span:>13} {bar} {entry['episodes']:,}")
 
 

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from wdsmix import __version__
 from wdsmix.errors import WdsmixError
+from wdsmix.texts import printable, tolerant_streams
 
 __all__ = ["Command", "main"]
 
@@ -62,6 +63,7 @@ def _parser(names: Sequence[str], points: dict[str, EntryPoint]) -> argparse.Arg
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    tolerant_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
     points = _commands()
     chosen = next((word for word in argv if not word.startswith("-")), None)
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WdsmixError as error:
         if args.debug:
             raise
-        sys.stderr.write(f"wdsmix: error: {error}\n")
+        sys.stderr.write(f"wdsmix: error: {printable(str(error), lines=True)}\n")
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wdsmix.texts import printable
+
 __all__ = ["ConfigError", "ConflictError", "DataError", "StorageError", "WdsmixError"]
 
 
@@ -44,7 +46,8 @@ class WdsmixError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        text = ": ".join(part for part in (self.path, self.where, self.message) if part)
+        names = (printable(name) if name else None for name in (self.path, self.where))
+        text = ": ".join(part for part in (*names, self.message) if part)
         if self.expected is not None and self.found is not None:
             text += f" (expected {self.expected}, found {self.found})"
         elif self.expected is not None:

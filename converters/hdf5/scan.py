@@ -27,9 +27,9 @@ from wdsmix.converters.hdf5.layout import Dialect, FileFacts, name_fault
 from wdsmix.converters.hdf5.measure import measure
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
-from wdsmix.converters.hdf5.strings import printable
 
 from wdsmix.errors import ConfigError, WdsmixError
+from wdsmix.texts import printable
 
 __all__ = ["EpisodeScan", "FileScan", "scan_file", "scan_files", "serve"]
 
@@ -109,7 +109,7 @@ def _scan_tree(tree: Tree, dialect: Dialect, options: Hdf5Options, result: FileS
     result.embodiment, result.kinds, result.details = facts.embodiment, facts.kinds, facts.details
     groups = dialect.groups(tree, options)
     result.episodes = [_scan_episode(tree, group, dialect, options, facts) for group in groups]
-    result.warnings = [printable(warning) for warning in facts.warnings]
+    result.warnings = [printable(warning, lines=True) for warning in facts.warnings]
     if not groups:
         result.warnings.append("0 episodes")
 
@@ -161,7 +161,8 @@ def _short(fault: Hdf5Error) -> str:
                 found=fault.found,
                 hint=fault.hint,
             )
-        )
+        ),
+        lines=True,
     )
 
 

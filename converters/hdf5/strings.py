@@ -16,7 +16,6 @@ __all__ = [
     "decode",
     "json_object",
     "number",
-    "printable",
     "text",
 ]
 
@@ -45,13 +44,6 @@ def clean_text(value: str) -> str:
     while len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1].strip()
     return value
-
-
-def printable(value: str) -> str:
-    """A message with names from a file in it: what is not printable, but line breaks, is spelled out."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii") for char in value
-    )
 
 
 def text(value: object) -> tuple[str | None, bool]:
