@@ -12,12 +12,13 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection as mpc
-from multiprocessing import reduction, resource_tracker
+from multiprocessing import reduction
 from multiprocessing.process import BaseProcess
 
+from wdsmix.converters.signals import stops_blocked
 from wdsmix.converters.worker import Message, Setup, ShardJob, serve
 
 from wdsmix.errors import ConfigError, DataError, WdsmixError
@@ -26,7 +27,6 @@ from wdsmix.progress import Progress
 __all__ = ["run_jobs"]
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
-_STOPS = {signal.SIGINT, signal.SIGTERM}
 
 
 class _WorkerTraceError(Exception):
@@ -44,7 +44,7 @@ class _Worker:
         self.connection, theirs = context.Pipe(duplex=True)
         self.job: ShardJob | None = None
         self.reading = -1
-        with _stops_blocked():
+        with stops_blocked():
             self.process: BaseProcess = context.Process(
                 target=serve, args=(theirs, setup, _Handles(locks)), daemon=True, name="wdsmix-worker"
             )
@@ -79,17 +79,6 @@ class _Handles:
 
     def __reduce__(self) -> tuple[object, ...]:
         return tuple, ([reduction.DupFd(handle) for handle in self.handles],)
-
-
-@contextmanager
-def _stops_blocked() -> Iterator[None]:
-    """Keeps Ctrl-C from a child that can't handle it yet; the child inherits the mask and lifts it itself."""
-    resource_tracker.ensure_running()  # starting it resets the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_jobs(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import signal
 import threading
 import time
 import traceback
@@ -22,6 +21,7 @@ from typing import Literal
 from wdsmix.converters.base import ConvertOptions, Source
 from wdsmix.converters.plan import PlannedShard
 from wdsmix.converters.reasons import reason_of
+from wdsmix.converters.signals import leave_stops_to_parent
 from wdsmix.converters.store_episode import Layout, store_episode
 from wdsmix.converters.workfolder import receipt_path
 
@@ -104,9 +104,7 @@ def serve(connection: Connection, setup: bytes, locks: object) -> None:
         setup: Pickled `Setup`.
         locks: Handles of the run's locks; held as long as this process lives, so that no other run starts meanwhile.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    leave_stops_to_parent()
     jobs: queue.Queue[ShardJob | None] = queue.Queue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
     shard = ""
