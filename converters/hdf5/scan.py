@@ -12,7 +12,6 @@ import json
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from wdsmix.converters.hdf5.layout import Dialect, FileFacts, name_fault
 from wdsmix.converters.hdf5.measure import measure
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
+from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
 
 from wdsmix.errors import ConfigError, WdsmixError
 from wdsmix.texts import printable
@@ -241,9 +241,10 @@ class _Child:
         """Scans one file."""
         process = self._process
         if process is None or process.poll() is not None:
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *sys.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            with stops_blocked():
+                process = self._process = subprocess.Popen(
+                    [sys.executable, "-c", _START, *sys.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
             if process.stdin is None or process.stdout is None:
                 raise WdsmixError("no pipes to the scanning process")
             process.stdin.write(self._hello)
@@ -300,7 +301,7 @@ def _parse(line: bytes) -> FileScan:
 
 def serve() -> None:
     """The loop of a child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this by closing its stdin
+    leave_stops_to_parent()  # it ends this by closing its stdin
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints goes to stderr
     root, options = pickle.loads(base64.b64decode(sys.stdin.buffer.readline()))
