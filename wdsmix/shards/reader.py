@@ -23,6 +23,8 @@ from wdsmix.shards.index import EpisodeIndex
 from wdsmix.shards.shardfile import EpisodeRows, ShardFile
 
 if TYPE_CHECKING:
+    import webdataset
+
     from wdsmix.shards.episodes import EpisodeData, EpisodeDataset
 
 __all__ = ["Frame", "ShardFile", "ShardSet"]
@@ -330,6 +332,22 @@ class ShardSet:
         from wdsmix.shards.episodes import EpisodeDataset
 
         return EpisodeDataset(self, split)
+
+    def webdataset(self, split: str | None = None, **options: Any) -> webdataset.WebDataset:
+        """The set's tars as a `webdataset.WebDataset`: one sample a frame, encoded members by suffix.
+
+        For pipelines that are there already. Such a reader checks no checksum, and sees neither statistics nor index.
+
+        Args:
+            split: Only its shards; None: all.
+            options: For `webdataset.WebDataset`; ``shardshuffle`` is False where it is not given.
+
+        Raises:
+            ConfigError: the set has no such split.
+        """
+        from wdsmix.shards.stock import open_webdataset
+
+        return open_webdataset(self, split, options)
 
     def close(self) -> None:
         """Lets go of the shards; arrays handed out stay valid. Using the set again opens them again."""
