@@ -242,6 +242,9 @@ def _shown(data: Buffer) -> str:
 
 
 def _opened(data: Buffer) -> PilImage.Image:
+    if sniff(data) == "webp" and len(data) < (whole := 8 + int.from_bytes(data[4:8], "little")):
+        # Pillow decodes it all the same.
+        raise DataError("the WebP picture is cut off", expected=f"{whole} bytes", found=f"{len(data)} bytes")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

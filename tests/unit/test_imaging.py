@@ -228,6 +228,8 @@ def test_cut_pictures_are_refused(cut, kind, end):
         data += b"\xff\xd9"
     if kind == "prog" and end:  # a cut between two scans, closed properly, is a valid picture of lower quality
         return
+    if kind == "WEBP" and len(data) >= len(whole):  # its last bytes are changed, and WebP has no checksum
+        return
     if kind == "PNG" and len(whole) - len(data) <= 12:  # the end chunk holds nothing
         return
     with pytest.raises(DataError):
