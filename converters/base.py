@@ -17,8 +17,10 @@ __all__ = ["ConvertOptions", "Source"]
 class Source(Protocol):
     """What a converter is. Must pickle without open files: each worker process gets its own copy.
 
-    Two attributes are optional: ``path``, the file or folder it reads (the set must not be written into it), and
-    ``libraries``, names of the distributions that shape what it yields (their versions go into plan and manifest).
+    Three attributes are optional: ``path``, the file or folder it reads (the set must not be written into it);
+    ``libraries``, names of the distributions that shape what it yields (their versions go into plan and manifest); and
+    a method ``inputs()``, the paths of all local files it reads: their sizes and times are kept while a set is
+    unfinished, and a resume is refused when one changed. Without it a change that ``fingerprint`` misses goes unseen.
     """
 
     def describe(self) -> SourceInfo:

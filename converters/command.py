@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from wdsmix.converters.options import add_convert_options, add_families, add_mapping_options, add_paths, open_source
+
+from wdsmix.texts import printable
 
 __all__ = ["HELP", "configure", "run"]
 
@@ -34,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = convert_options(args)
     outcome = runner.run(open_source(args), args.out, options, quiet=args.quiet)
+    for note in outcome.notes:
+        sys.stderr.write(f"wdsmix: note: {printable(note)}\n")
     if not args.quiet:
         summary.show(outcome)
     return summary.exit_code(outcome.dropped) if outcome.manifest is not None else 0

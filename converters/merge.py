@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wdsmix.converters.workfolder import WorkFolder
 
+    from wdsmix.errors import DataError
     from wdsmix.manifest import FileEntry, Manifest
     from wdsmix.shards.receipt import ShardReceipt
 
@@ -21,10 +22,11 @@ __all__ = ["HELP", "configure", "merge", "run"]
 HELP = """Join the parts of one conversion into one set.
 
 Parts are what `wdsmix convert ... --part I/N` leaves. They must have been made with the same arguments from the same
-input; their shards are hard-linked into OUT where possible, else copied and checked against their sha256. The parts
-stay as they are. Without PART, OUT is a folder that all parts were written to.
+input; their shards are hard-linked into OUT where possible, else copied, and read once to check their sha256. The
+parts stay as they are. Without PART, OUT is a folder that all parts were written to.
 """
 _CHUNK = 1 << 20
+_THREADS = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,7 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
         ConflictError: the parts have different plans (names what differs), or hold different bytes of one shard.
         DataError: shards are missing (names them), or a part's file is damaged.
     """
+    from wdsmix.converters.kept import differing
     from wdsmix.converters.run import finish, system_errors_told, terminable
     from wdsmix.converters.workfolder import Locks, WorkFolder
 
@@ -91,6 +94,9 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
             return manifest
         work.adopt(plan)
         receipts = work.receipts(plan)
+        for name, difference in differing(work.folder, list(receipts.values()), workers=_THREADS):
+            if difference:
+                raise _damaged(difference, work.folder / name)
         for folder in others:
             for name, receipt in folder.receipts(plan).items():
                 if name not in receipts:
@@ -112,16 +118,21 @@ def _take(receipt: ShardReceipt, part: WorkFolder, work: WorkFolder) -> ShardRec
         partial.unlink(missing_ok=True)
         _link_or_copy(part.folder / entry.name, partial, entry)
         partial.replace(work.folder / entry.name)
+        partial.unlink(missing_ok=True)  # left by the rename if an earlier merge had linked the same file
     fsync_folder(work.folder)
     write_atomic(receipt_path(work.folder, receipt.shard), receipt.model_dump_json(indent=1).encode())
     return receipt
 
 
 def _link_or_copy(source: Path, target: Path, entry: FileEntry) -> None:
-    from wdsmix.errors import DataError
+    from wdsmix.shards.files import file_entry
 
     try:
         os.link(source, target)
+        found = file_entry(target).sha256
+        if found != entry.sha256:
+            target.unlink()
+            raise _damaged(f"expected sha256 {entry.sha256}, found {found}", source)
         return
     except OSError:  # another file system, or one without hard links
         pass
@@ -134,5 +145,13 @@ def _link_or_copy(source: Path, target: Path, entry: FileEntry) -> None:
         os.fsync(writer.fileno())
     if digest.hexdigest() != entry.sha256:
         target.unlink()
-        raise DataError("part is damaged", path=source, expected=f"sha256 {entry.sha256}", found=digest.hexdigest())
+        raise _damaged(f"expected sha256 {entry.sha256}, found {digest.hexdigest()}", source)
     shutil.copymode(source, target)
+
+
+def _damaged(difference: str, path: Path) -> DataError:
+    from wdsmix.errors import DataError
+
+    return DataError(
+        f"part is damaged: {difference}", path=path, hint="run that part again: it writes the shard anew; then merge"
+    )

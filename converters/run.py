@@ -11,7 +11,7 @@ import errno
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import FrameType
 
 from wdsmix.converters.base import ConvertOptions, Source
 from wdsmix.converters.jobs import run_jobs
+from wdsmix.converters.kept import differing, stamps_of
 from wdsmix.converters.plan import Plan, Planning
 from wdsmix.converters.store_episode import Layout
 from wdsmix.converters.worker import Setup, ShardJob
@@ -47,6 +48,8 @@ class Outcome:
     """Frames written by this run; those found finished are not counted."""
     seconds: float
     already_complete: bool = False
+    notes: tuple[str, ...] = ()
+    """What the user must hear of, even if quiet."""
 
     @property
     def dropped(self) -> list[Dropped]:
@@ -91,6 +94,7 @@ def run(source: Source, out: str | Path, options: ConvertOptions, *, quiet: bool
     _check_apart(source, work.folder)
     work.check_usable()
     with terminable(), system_errors_told(work.folder):
+        stamps = stamps_of(source)
         planning = Planning.of(source, options)
         plan = planning.plan
         if (manifest := work.manifest()) is not None and not work.path.exists():
@@ -101,6 +105,8 @@ def run(source: Source, out: str | Path, options: ConvertOptions, *, quiet: bool
             work.adopt(plan)
             shards = plan.part(*options.part)
             receipts = work.receipts(plan)
+            work.remember(stamps, anew=not receipts and options.part[1] == 1)
+            notes = _forget_damaged(work, receipts, [shard.name for shard in shards], options, quiet)
             jobs = []
             for shard in shards:
                 if shard.name not in receipts:
@@ -125,6 +131,7 @@ def run(source: Source, out: str | Path, options: ConvertOptions, *, quiet: bool
             except BaseException:
                 work.clean([job.shard.name for job in jobs])
                 raise
+            work.remember(stamps_of(source))
             receipts = work.receipts(plan)
             mine = tuple(receipts[shard.name] for shard in shards)
             written = sum(row.frames for job in jobs for row in receipts[job.shard.name].episodes)
@@ -138,7 +145,23 @@ def run(source: Source, out: str | Path, options: ConvertOptions, *, quiet: bool
             manifest=manifest,
             frames=written,
             seconds=time.monotonic() - began,
+            notes=notes,
         )
+
+
+def _forget_damaged(
+    work: WorkFolder, receipts: dict[str, ShardReceipt], shards: Sequence[str], options: ConvertOptions, quiet: bool
+) -> tuple[str, ...]:
+    """Reads kept shards once before they are built upon; takes out of ``receipts`` those that changed."""
+    kept = [receipts[name] for name in shards if name in receipts]
+    notes = []
+    with Progress(len(kept), "shards", "verify what is kept", quiet=quiet or not kept) as progress:
+        for name, difference in differing(work.folder, kept, workers=options.workers):
+            progress.advance(1)
+            if difference:
+                del receipts[name]
+                notes.append(f"{difference}: shard {name} was written again")
+    return tuple(notes)
 
 
 def finish(work: WorkFolder, plan: Plan, receipts: dict[str, ShardReceipt]) -> Manifest:

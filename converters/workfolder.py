@@ -5,6 +5,7 @@
     <set>/.work/
       plan.json                 written first; a run with another plan is refused
       <shard>.receipt.json      its presence says that the shard is finished
+      source-<hash>.json        size and time of each source file as first seen (see `kept`)
       lock                      held by a whole run or a merge alone, by parts together
       parts-of-<n>.lock         held by parts of the same count together
       part-<i>-of-<n>.lock      held by one part
@@ -25,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pydantic import ValidationError
+from wdsmix.converters.kept import Stamps
 from wdsmix.converters.plan import Plan, differences
 
 from wdsmix.errors import ConflictError, DataError
@@ -176,23 +178,46 @@ class WorkFolder:
         Raises:
             ConflictError: another one is there; names each difference.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        path = self.path / "plan.json"
-        if not path.exists():
-            mine = self.path / f"plan.{os.getpid()}{PARTIAL}"
-            with mine.open("wb") as file:
-                file.write(plan.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(mine, path)  # unlike a rename, fails where a part that shares the folder was faster
-            except FileExistsError:
-                pass
-            except OSError:  # a file system without hard links
-                mine.replace(path)
-            mine.unlink(missing_ok=True)
-            fsync_folder(self.path)
+        self._first("plan.json", plan.to_bytes())
         self.check_plan(plan)
+
+    def remember(self, stamps: Stamps | None, *, anew: bool = False) -> None:
+        """Keeps what the source's files looked like, or makes sure that they still do.
+
+        Args:
+            stamps: Of now; None: the source tells none.
+            anew: Nothing is kept of earlier runs, so that these stamps are the first ones.
+
+        Raises:
+            ConflictError: a file changed since the first run here.
+        """
+        if stamps is None:
+            return
+        path = self.path / stamps.name
+        if anew:
+            path.unlink(missing_ok=True)
+        self._first(path.name, stamps.to_bytes())
+        Stamps.from_bytes(path.read_bytes(), path).check(stamps, path, self.folder)
+
+    def _first(self, name: str, data: bytes) -> None:
+        """Writes a file of `.work`, unless a run that shares the folder was faster."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / name
+        if path.exists():
+            return
+        mine = self.path / f"{name}.{os.getpid()}{PARTIAL}"
+        with mine.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(mine, path)  # unlike a rename, fails where another was faster
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            mine.replace(path)
+        mine.unlink(missing_ok=True)
+        fsync_folder(self.path)
 
     def check_plan(self, plan: Plan) -> None:
         """Makes sure that the plan there is this one.

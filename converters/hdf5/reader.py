@@ -79,6 +79,11 @@ class Hdf5Source:
             self._found = find_files(self._path)
         return self._found
 
+    def inputs(self) -> list[Path]:
+        """The files that are read."""
+        found = self.files
+        return [found.root / file for file in found.files if file not in found.faults]
+
     def arguments(self) -> Mapping[str, object]:
         """The options of the family."""
         return self._options.arguments()

@@ -189,3 +189,11 @@ def many(count: int, *, frames: int = 12, files: int = 3, **changes: str) -> lis
         )
         for number in range(count)
     ]
+
+
+@dataclass(frozen=True)
+class FiledSource(FakeSource):
+    """A fake source that names files it never opens."""
+
+    def inputs(self) -> list[Path]:
+        return sorted(Path(str(self.path)).glob("*.bin"))
