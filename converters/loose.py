@@ -50,8 +50,13 @@ def listing(folder: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(folder))
 
 
-def inside(folder: Path, name: str) -> Path:
+def inside(folder: Path, name: str, known: set[str] | None = None) -> Path:
     """The path of a file that data of a stranger name, which must lie in the folder.
+
+    Args:
+        folder: Where it must lie.
+        name: As the data spell it.
+        known: Subfolders found good; looked up and added to, so that each is resolved once.
 
     Raises:
         DataError: it is absolute, or it or a link on the way leads outside.
@@ -62,13 +67,17 @@ def inside(folder: Path, name: str) -> Path:
         raise DataError(
             "refused: a path that leaves the folder of its episode", where=ascii(name), expected="a plain relative path"
         )
-    path = folder / spelled
+    path, above = folder / spelled, str(spelled.parent)
+    if known is not None and above in known and not path.is_symlink():
+        return path
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
         raise DataError(
             "refused: a link that leads outside the folder of its episode",
             where=text,
             hint="copy the files themselves (cp -rL)",
         )
+    if known is not None and not path.is_symlink():
+        known.add(above)
     return path
 
 
