@@ -20,7 +20,14 @@ TESTS = Path(fake_family.__file__).parents[1]
 SET = ["--episodes", "12", "--does", "5=bad", "--does", "7=segv", "--frames-per-shard", "30", "--val-fraction", "0.2"]
 
 
+def with_source(words: tuple[str | Path, ...]) -> None:
+    """Makes the folder that the fake family is said to read."""
+    if words[0] == "convert" and len(words) > 2:
+        Path(words[2]).mkdir(parents=True, exist_ok=True)
+
+
 def start(*words: str | Path, slow: float = 0.0) -> subprocess.Popen:
+    with_source(words)
     return subprocess.Popen(
         [sys.executable, "-m", "helpers.fake_family", *map(str, words), *(["--slow", str(slow)] if slow else [])],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
@@ -38,6 +45,7 @@ def done(process: subprocess.Popen) -> tuple[int, str, str]:
 
 def here(*words: str | Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """The command in this process."""
+    with_source(words)
     code = fake_family.main([*map(str, words)])
     shown = capsys.readouterr()
     return code, shown.out, shown.err
