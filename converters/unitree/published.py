@@ -171,7 +171,7 @@ class BareTree:
                 continue
             bare = key.removeprefix("observation.").removeprefix("action.")
             given = part_names(bare, width, robot) if bare.endswith("_arm") else ()
-            names = given or ((bare,) if width == 1 else tuple(f"{bare}_{k}" for k in range(width)))
+            names = given or ((key,) if width == 1 else tuple(f"{bare}_{k}" for k in range(width)))
             features[key] = {"dtype": "float32", "shape": [width], "names": list(names)}
         return {"codebase_version": "v2.1", "robot_type": robot, "fps": fps or _FPS, "features": features}
 
