@@ -28,6 +28,7 @@ from helpers.sets import picture, toy_set
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wdsmix.shards.faults import Faults
 from wdsmix.shards.verify import verify
 
 
@@ -85,7 +86,17 @@ def test_a_flipped_bit_in_a_vector_member(toy: Path) -> None:
     assert vector.where.startswith("row 3, 000005_000003, byte ")
     assert vector.where.endswith("state.npy")
     assert "dimension 2" in vector.message
+    assert float(vector.expected) == -float(vector.found)  # plain numbers, no spelling of numpy's
     assert len(faults(report, "crc")) == 1
+
+
+def test_values_in_faults_are_plain() -> None:
+    collected = Faults()
+    one = np.float32(-0.07)
+    for value in (one, (one, np.int64(3)), [one], np.array([one]), np.array([1, 2]), (1,), ("a", np.bool_(True))):
+        collected.add("vector", "f", "m", found=value)
+    found = [fault.found for fault in collected]
+    assert found == ["-0.07", "(-0.07, 3)", "[-0.07]", "[-0.07]", "[1, 2]", "(1,)", "('a', True)"]
 
 
 @pytest.mark.parametrize("byte", [0, 105, 130, 140, 150, 156, 260, 400, 511])

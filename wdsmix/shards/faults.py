@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from wdsmix.errors import WdsmixError
 
 __all__ = ["CHECKS", "LEVELS", "Check", "Fault", "Faults", "Level"]
@@ -148,4 +150,15 @@ class Faults:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value)[:300]
+    return "" if value is None else _plain(value)[:300]
+
+
+def _plain(value: object) -> str:
+    """As `str`, but numpy's numbers, alone or within, as numbers."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist() if value.dtype.kind != "f" else list(value))
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(_plain(item) if not isinstance(item, str) else repr(item) for item in value)
+        comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
+        return f"({inner}{comma})" if isinstance(value, tuple) else f"[{inner}]"
+    return str(value)

@@ -260,7 +260,7 @@ class _TarCheck:
         differs = np.flatnonzero(array.view(np.uint32) != row.view(np.uint32))
         if len(differs):
             at = int(differs[0])
-            self.fault("vector", where, f"dimension {at} differs from frames.arrow", repr(row[at]), repr(array[at]))
+            self.fault("vector", where, f"dimension {at} differs from frames.arrow", row[at], array[at])
         elif not self.adopted:
             self.fault("vector", where, "not in the plain .npy spelling")
 
