@@ -523,3 +523,18 @@ def test_what_is_adopted_is_what_was_packed(
     found = np.concatenate([opened.episode(e).vectors["v"] for e in range(len(opened.index))])
     assert found.tobytes() == np.array(rows, np.float32).tobytes()
     shutil.rmtree(folder)
+
+
+def test_a_vector_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
+    declared = io.BytesIO()
+    np.lib.format.write_array_header_1_0(declared, {"descr": "<f4", "fortran_order": False, "shape": (99999999999,)})
+    pack(tmp_path / "a.tar", {"a_0": {**sample(0), "big.npy": declared.getvalue()}})
+    with pytest.raises(DataError, match=r"a_0, .*big\.npy: the \.npy is cut .*expected 399999999996 bytes, found 0"):
+        adopt(tmp_path, AdoptOptions(episode_from=RULE))
+
+
+def test_a_vector_that_is_too_wide_is_ignored_and_named(tmp_path: Path) -> None:
+    pack(tmp_path / "a.tar", {"a_0": {**sample(0), "big.npy": npy(np.zeros(65_537), "u1")}})
+    manifest = adopt(tmp_path, AdoptOptions(episode_from=RULE))
+    assert list(manifest.vectors) == ["state"]
+    assert any(".big.npy are ignored: it has 65537 dimensions" in text for text in manifest.warnings)

@@ -19,7 +19,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from wdsmix.errors import ConfigError, DataError
-from wdsmix.shards.npy import read_header
+from wdsmix.limits import MAX_VECTOR_WIDTH
+from wdsmix.shards.npy import check_length, read_header
 from wdsmix.shards.samples import Sample, iter_samples
 
 __all__ = [
@@ -252,7 +253,7 @@ def _see(suffixes: dict[str, SuffixScan], suffix: str, sample: Sample, mapped: m
     if scan.kind == "vector":
         member = sample.members[suffix]
         head = mapped[member.data : member.data + min(member.size, 4096)]
-        width, problem = _npy_width(head, path, f"{sample.place}, {suffix}")
+        width, problem = _npy_width(head, member.size, path, f"{sample.place}, {suffix}")
         scan.widths[width] += 1
         if problem and not scan.problem:
             scan.problem, scan.place = problem, f"{path.name}, {sample.place}"
@@ -272,10 +273,17 @@ def _first(suffix: str) -> SuffixScan:
     return SuffixScan("ignored", problem=_WHY_IGNORED.get(extension, "not a kind of member that is known"))
 
 
-def _npy_width(head: bytes, path: Path, where: str) -> tuple[int, str]:
-    """Width of a vector by its .npy header; or 0 and why it is none."""
+def _npy_width(head: bytes, size: int, path: Path, where: str) -> tuple[int, str]:
+    """Width of a vector by its .npy header; or 0 and why it is none.
+
+    Raises:
+        DataError: damaged, or of another length than its header says.
+    """
     try:
-        shape, _, dtype, _ = read_header(head)
+        header = read_header(head)
+        shape, dtype = header.shape, header.dtype
+        if not dtype.hasobject:
+            check_length(header, size)
     except DataError as error:
         raise DataError(error.message, path=path, where=where, expected=error.expected, found=error.found) from error
     if dtype.hasobject:
@@ -285,4 +293,6 @@ def _npy_width(head: bytes, path: Path, where: str) -> tuple[int, str]:
     if len(shape) > 1:
         return 0, f"it is an array {list(shape)}, not a vector"
     width = shape[0] if shape else 1
+    if width > MAX_VECTOR_WIDTH:
+        return 0, f"it has {width} dimensions, a vector at most {MAX_VECTOR_WIDTH}"
     return (width, "") if width else (0, "it is empty")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import tokenize
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from wdsmix.errors import DataError
 
-__all__ = ["NpyHeader", "read_header", "read_npy"]
+__all__ = ["NpyHeader", "check_length", "read_header", "read_npy"]
 
 _ERRORS = (
     ValueError,
@@ -56,6 +57,25 @@ def read_header(data: bytes) -> NpyHeader:
     return NpyHeader(shape, fortran, dtype, stream.tell())
 
 
+def check_length(header: NpyHeader, size: int) -> None:
+    """Compares what a header declares with the bytes that are there.
+
+    Args:
+        header: Of an array of plain values.
+        size: Bytes of the whole file.
+
+    Raises:
+        DataError: they differ.
+    """
+    wanted = math.prod(header.shape) * header.dtype.itemsize
+    if min(header.shape, default=0) < 0 or wanted != size - header.size:
+        raise DataError(
+            "the .npy is cut or has bytes too many",
+            expected=f"{wanted} bytes",
+            found=f"{size - header.size} bytes",
+        )
+
+
 def read_npy(data: bytes) -> npt.NDArray[Any]:
     """The array in the bytes of a whole .npy file; a read-only view of them.
 
@@ -65,17 +85,8 @@ def read_npy(data: bytes) -> npt.NDArray[Any]:
     header = read_header(data)
     if header.dtype.hasobject:
         raise DataError("the .npy holds pickled objects, which are never loaded")
-    count = 1
-    for size in header.shape:
-        count *= size
-    wanted = count * header.dtype.itemsize
-    if min(header.shape, default=0) < 0 or wanted != len(data) - header.size:
-        raise DataError(
-            "the .npy is cut or has bytes too many",
-            expected=f"{wanted} bytes",
-            found=f"{len(data) - header.size} bytes",
-        )
-    if not wanted:
+    check_length(header, len(data))
+    if len(data) == header.size:
         return np.empty(header.shape, header.dtype)
     flat = np.frombuffer(data, header.dtype, offset=header.size)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
