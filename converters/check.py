@@ -302,6 +302,9 @@ def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
     """Reads one episode."""
     import numpy as np
 
+    from wdsmix.limits import MAX_TASK_BYTES, check_size
+    from wdsmix.shards.content import FrameTexts
+
     found = _Found()
     try:
         with source.read(ref) as episode:
@@ -321,6 +324,9 @@ def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
                 found.failed.append((_FINITE, ", ".join(f"{name} at {place}" for name, place in wrong.items())))
             else:
                 found.ok(_FINITE)
+            for task in episode.tasks:
+                check_size("a task", task, MAX_TASK_BYTES)
+            FrameTexts(episode.extras, episode.frame_extras, count)
             picks = np.arange(count) if full else np.unique(np.array([0, count // 2, count - 1]))
             native = picks if episode.rows is None else episode.rows[picks]
             for slot in episode.images:

@@ -210,7 +210,14 @@ def add_convert_options(parser: argparse.ArgumentParser, *, split_by: str = "epi
         help="unit of the validation split; source: the split that the source publishes (default: %(default)s)",
     )
     group.add_argument("--seed", type=int, default=0, help="chooses the units of the validation split (%(default)s)")
-    group.add_argument("--max-episodes", type=int, default=0, metavar="N", help="take the first N good ones (0: all)")
+    group.add_argument(
+        "--max-episodes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="take the first N that metadata show as good; one that proves bad while it is read is not replaced "
+        "(0: all)",
+    )
     group.add_argument(
         "--on-bad",
         choices=["drop", "fail"],

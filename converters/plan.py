@@ -25,7 +25,9 @@ from wdsmix.converters.splits import assign_splits
 from wdsmix import __version__
 from wdsmix.episode import EpisodeRef, SourceInfo, VectorSpec
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.limits import MAX_VECTOR_WIDTH
 from wdsmix.manifest import FORMAT_VERSION, Dropped, canonical_json
+from wdsmix.texts import encodable
 
 __all__ = ["Plan", "PlannedCamera", "PlannedEpisode", "PlannedShard", "PlannedVector", "Planning", "differences"]
 
@@ -206,12 +208,12 @@ class _Planner:
         splits, outside = assign_splits(good, options)
         for number, reason in outside.items():
             self._drop(number, good[number], "filter", reason)
-        name = options.name or info.name
+        name = encodable(options.name or info.name)
         plan = Plan(
             name=name,
             kind=info.kind,
-            embodiment=options.embodiment or info.embodiment or name,
-            licence=options.licence or info.licence,
+            embodiment=encodable(options.embodiment or info.embodiment or name),
+            licence=encodable(options.licence or info.licence),
             source_fps=float(info.fps),
             hz=true_rate(*rate),
             converter=info.kind.partition("/")[0],
@@ -221,7 +223,7 @@ class _Planner:
             source_fingerprint=self.source.fingerprint(),
             cameras={
                 slot: PlannedCamera(
-                    key=info.cameras[slot].key,
+                    key=encodable(info.cameras[slot].key),
                     kind=info.cameras[slot].kind,
                     order=info.cameras[slot].order,
                     flip=info.cameras[slot].flip,
@@ -241,8 +243,8 @@ class _Planner:
             raise DataError(reason, path=ref.file, where=ref.id or None, hint="--on-bad drop would leave it out")
         self.dropped[number] = Dropped(
             episode=number,
-            source_file=ref.file,
-            source_episode=ref.id,
+            source_file=encodable(ref.file),
+            source_episode=encodable(ref.id),
             kind=kind,
             reason=scrub(reason, self.root),
         )
@@ -259,6 +261,17 @@ class _Planner:
         for number, ref in enumerate(refs):
             if ref.fault is not None:
                 self._drop(number, ref, ref.fault_kind, ref.fault)
+            elif encodable(ref.file) != ref.file:
+                self._drop(number, ref, "file", "refused: its name is not UTF-8; rename it")
+            elif encodable(ref.id) != ref.id:
+                self._drop(number, ref, "episode", "refused: its name is not UTF-8")
+            elif wide := [name for name, width in ref.vectors.items() if width > MAX_VECTOR_WIDTH]:
+                self._drop(
+                    number,
+                    ref,
+                    "episode",
+                    f"{wide[0]} has {ref.vectors[wide[0]]} dimensions, a set at most {MAX_VECTOR_WIDTH}",
+                )
             elif ref.frames < 1:
                 self._drop(number, ref, "episode", "it has no frames")
             else:
@@ -326,7 +339,7 @@ class _Planner:
             if values and len(values) != width:
                 self.warnings.append(f"{name}: {len(values)} {field} do not fit its {width} dimensions; left out")
             elif values:
-                kept[field] = list(values)
+                kept[field] = [encodable(value) for value in values]
         said = self.options.action_kind
         if name == "action" and said:
             known = kept.get("kinds") or ["unknown"] * width
@@ -403,8 +416,17 @@ def _vector_order(name: str) -> tuple[int, str]:
 
 def _plain(value: Mapping[str, object]) -> dict[str, object]:
     """As JSON gives it back: tuples become lists, keys strings."""
-    plain: dict[str, object] = json.loads(json.dumps(value, allow_nan=False, default=dict))
-    return plain
+    plain = _encodable(json.loads(json.dumps(value, allow_nan=False, default=dict)))
+    return plain if isinstance(plain, dict) else {}
+
+
+def _encodable(value: object) -> object:
+    """With texts that UTF-8 can hold, wherever they are: what a source tells may come from names of any bytes."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(str(key)): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def _libraries(source: Source) -> dict[str, str]:

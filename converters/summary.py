@@ -66,6 +66,14 @@ def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None
     report = manifest.details.get("report")
     for label, text in report.items() if isinstance(report, dict) else ():  # what the family measured
         _row(table, str(label), str(text))
+    asked = manifest.arguments.get("max_episodes")
+    if isinstance(asked, int) and manifest.counts.episodes < asked:
+        _row(
+            table,
+            "asked for",
+            f"{asked:,} episodes (--max-episodes), got {manifest.counts.episodes:,}: the source has no more good ones, "
+            "or some proved bad only while they were read, which are not replaced",
+        )
     _print(console, table)
     _show_dropped(manifest.dropped, console)
     _show_warnings(manifest.warnings, console)

@@ -382,12 +382,33 @@ def test_errors_of_workers_arrive_whole(tmp_path):
         {"images": {}},
         {"cameras": {"cam0": Camera(key="d", kind="depth"), "cam1": Camera(key="e")}},
         {"tasks": []},
+        {"tasks": ["x" * 4097]},
+        {"extras": {"note": "x" * (64 << 10)}},
+        {"frame_extras": {"note": ["x" * (128 << 10)] * 13}},
     ],
 )
 def test_episodes_that_break_their_contract_are_dropped(tmp_path, changes):
     source = OddSource(many(2), odd=changes)
     manifest = convert(source, tmp_path / "set")
     assert [drop.episode for drop in manifest.dropped] == [1]
+
+
+def test_names_that_utf8_can_not_hold_and_endless_vectors_cost_their_episodes(tmp_path):
+    made = [
+        *many(2),
+        FakeEpisode(id="ep\udcff", file="f0.fake"),
+        FakeEpisode(id="ep2", file="f\udcfe.fake"),
+        FakeEpisode(id="ep3", file="f0.fake", state=65_537),
+    ]
+    source = FakeSource(made, args={"key": "\udcfd"})
+    manifest = convert(source, tmp_path / "set", ConvertOptions(name="n\udcfc", licence="\udcfb"))
+    assert [(drop.source_file, drop.source_episode, drop.kind) for drop in manifest.dropped] == [
+        ("f0.fake", "ep\\udcff", "episode"),
+        ("f\\udcfe.fake", "ep2", "file"),
+        ("f0.fake", "ep3", "episode"),
+    ]
+    assert manifest.dropped[2].reason == "state has 65537 dimensions, a set at most 65536"
+    assert (manifest.name, manifest.licence, manifest.counts.episodes) == ("n\\udcfc", "\\udcfb", 2)
 
 
 @dataclass(frozen=True)

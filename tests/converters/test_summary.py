@@ -46,6 +46,14 @@ def test_drops_are_grouped_by_reason_files_first(tmp_path):
     assert "already complete" in shown(run(FakeSource(made), tmp_path / "set[1]", ConvertOptions(hz=12)))
 
 
+def test_fewer_episodes_than_asked_for_are_told(tmp_path):
+    made = many(6, e1="bad")
+    text = shown(run(FakeSource(made), tmp_path / "three", ConvertOptions(max_episodes=3)))
+    assert "3 episodes (--max-episodes), got 2" in text
+    assert "asked for" not in shown(run(FakeSource(many(6)), tmp_path / "all", ConvertOptions(max_episodes=3)))
+    assert "asked for" not in shown(run(FakeSource(made), tmp_path / "any", ConvertOptions()))
+
+
 @pytest.mark.parametrize(("kind", "code"), [("file", 1), ("episode", 0), ("filter", 0)])
 def test_exit_code(kind, code):
     drop = Dropped(episode=1, source_file="a", source_episode="b", kind=kind, reason="x")

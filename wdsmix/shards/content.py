@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wdsmix.errors import DataError
 from wdsmix.imaging import picture_size
+from wdsmix.limits import MAX_EXTRAS_BYTES, MAX_TASK_BYTES, check_size
 from wdsmix.shards.receipt import CameraCount
 from wdsmix.stats import check_finite
 
@@ -98,6 +99,8 @@ class EpisodeBlock:
             chosen = np.asarray(task_index, dtype=np.int64)
         if not all(isinstance(task, str) for task in tasks):
             raise DataError("a task is not a string", found=repr(tasks))
+        for task in tasks:
+            check_size("a task", task, MAX_TASK_BYTES)
         if chosen.shape != times.shape or not tasks or chosen.min() < 0 or chosen.max() >= len(tasks):
             raise DataError(
                 "task numbers outside of the tasks",
@@ -120,6 +123,7 @@ class FrameTexts:
         self._base = {name: value for name, value in extras.items() if not _empty(value)}
         self._columns = dict(frame_extras)
         self.episode = self._text(dict(extras), "the episode")
+        check_size("the facts of the episode", self.episode, MAX_EXTRAS_BYTES)
 
     def of(self, episode: int, frame: int, timestamp: float, task: str) -> bytes:
         """The JSON member of one frame.
@@ -130,7 +134,9 @@ class FrameTexts:
         fields = {**self._base, "episode": episode, "frame": frame, "timestamp": timestamp, "task": task}
         for name, values in self._columns.items():
             fields[name] = values[frame]
-        return self._text(fields, f"frame {frame}").encode()
+        text = self._text(fields, f"frame {frame}")
+        check_size("the JSON of a frame", text, 2 * MAX_EXTRAS_BYTES, where=f"frame {frame}")
+        return text.encode()
 
     @staticmethod
     def _text(fields: dict[str, Any], where: str) -> str:
