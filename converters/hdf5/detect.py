@@ -1,6 +1,10 @@
-"""Which dialect a file is in: by structure, through its first episode that holds anything."""
+"""Which dialect a file is in: by structure, through its first episodes that hold anything."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 
 from wdsmix.converters.hdf5.dialects import all_dialects
 from wdsmix.converters.hdf5.faults import Hdf5Error
@@ -14,6 +18,8 @@ from wdsmix.errors import ConfigError
 __all__ = ["UNKNOWN", "chosen", "detect"]
 
 UNKNOWN = "unknown structure"
+_LOOKED_AT = 16
+"""Episodes that have a say: a stray or damaged one is outvoted, and then a fault of its own."""
 
 
 def chosen(options: Hdf5Options) -> Dialect | None:
@@ -42,16 +48,15 @@ def detect(tree: Tree, options: Hdf5Options) -> Dialect | None:
     named = chosen(options)
     if named is not None:
         return named
-    views, children = ["/"], tree.children("/data")
+    children = tree.children("/data")
     if tree.group("/data") is not None and not children:
         return None
-    first = next((name for name in children if _holds_something(tree, join("data", name))), None)
-    if first is not None:
-        views.insert(0, join("data", first))
-    for dialect in all_dialects().values():
-        if any(dialect.matches(tree, view) for view in views):
-            return dialect
-    if children and first is None:
+    filled = (join("data", name) for name in children if _holds_something(tree, join("data", name)))
+    views = list(islice(filled, _LOOKED_AT))
+    found = _vote(tree, views or ["/"])
+    if found is not None:
+        return found
+    if children and not views:
         return None
     lines = "\n".join(f"    {line}" for line in tree.lines()) or "    (nothing)"
     raise Hdf5Error(
@@ -60,6 +65,29 @@ def detect(tree: Tree, options: Hdf5Options) -> Dialect | None:
         check="fields",
         hint=f"describe it with a mapping file (--mapping FILE.yaml) such as:\n{TEMPLATE}",
     )
+
+
+def _vote(tree: Tree, views: Sequence[str]) -> Dialect | None:
+    """The dialect that most views show (ties: the earlier one); each shows the first that fits it or the root.
+
+    Raises:
+        Hdf5Error: no view shows one, and one of them can't be looked at.
+    """
+    votes: Counter[str] = Counter()
+    wrong: Hdf5Error | None = None
+    for view in views:
+        try:
+            seen = next((d for d in all_dialects().values() if d.matches(tree, view) or d.matches(tree, "/")), None)
+        except Hdf5Error as fault:
+            wrong = wrong or fault
+            continue
+        if seen is not None:
+            votes[seen.name] += 1
+    if votes:
+        return all_dialects()[votes.most_common(1)[0][0]]
+    if wrong is not None:
+        raise wrong
+    return None
 
 
 def _holds_something(tree: Tree, path: str) -> bool:

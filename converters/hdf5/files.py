@@ -10,6 +10,7 @@ from pathlib import Path
 from wdsmix.converters.slots import natural_key
 
 from wdsmix.errors import DataError
+from wdsmix.texts import encodable, printable
 
 __all__ = ["SUFFIXES", "Found", "confined", "find_files", "fingerprint"]
 
@@ -51,6 +52,8 @@ def find_files(source: Path) -> Found:
     """
     if source.is_file():
         real = source.resolve()
+        if encodable(real.name) != real.name:
+            raise DataError("its name is not UTF-8", path=source, hint="rename it")
         return Found(root=real.parent, files=[real.name])
     if not source.is_dir():
         raise DataError("no such file or folder", path=source)
@@ -62,7 +65,7 @@ def find_files(source: Path) -> Found:
         for name in sorted(folders, key=natural_key):
             if (here / name).is_symlink():
                 link = (here / name).relative_to(source).as_posix()
-                found.warnings.append(f"{link}: a link to a folder; not followed")
+                found.warnings.append(f"{printable(link)}: a link to a folder; not followed")
         folders[:] = [name for name in folders if not name.startswith(".") and not (here / name).is_symlink()]
         for name in names:
             path = here / name
@@ -72,6 +75,11 @@ def find_files(source: Path) -> Found:
                 hidden += 1
                 continue
             file = path.relative_to(source).as_posix()
+            if encodable(file) != file:
+                file = _unused(encodable(file), found.files)
+                found.files.append(file)
+                found.faults[file] = "refused: its name is not UTF-8; rename it"
+                continue
             if not path.is_file():
                 found.files.append(file)
                 found.faults[file] = "a link that leads nowhere" if path.is_symlink() else "not a regular file"
@@ -91,12 +99,19 @@ def find_files(source: Path) -> Found:
             first = seen.setdefault((status.st_dev, status.st_ino), file)
             if first != file:
                 found.files.remove(file)
-                found.warnings.append(f"{file}: the same file as {first}; taken once")
+                found.warnings.append(f"{printable(file)}: the same file as {printable(first)}; taken once")
     if hidden:
         found.warnings.append(f"{hidden} hidden files are left out")
     if not found.files:
         raise DataError("no HDF5 files", path=source, expected="files that end in " + ", ".join(SUFFIXES))
     return found
+
+
+def _unused(name: str, taken: list[str]) -> str:
+    """The name, told apart from names that are really spelled so."""
+    while name in taken:
+        name += "?"
+    return name
 
 
 def fingerprint(found: Found) -> str:

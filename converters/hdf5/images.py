@@ -6,7 +6,7 @@ storage     dataset                        a picture is
 ``vlen``    (T,) of variable-length bytes  one element
 ``bytes``   (T,) ``S<L>`` or ``V<L>``,     one row: encoded and padded with zeros, or raw pixels
             or (T, L) of 8-bit integers
-``raw``     (T, H, W, 1|3|4), (T, 3, H,    one row
+``raw``     (T, H, W, 1|3|4), (T, 3, H,    one row; floating-point pixels are 0 to 1 or 0 to 255
             W), (T, H, W)
 ``group``   a group of one dataset each    one dataset, in natural order of the names
 ==========  =============================  =====================================================
@@ -38,6 +38,11 @@ _BLOCK_BYTES = 32 << 20
 _CHUNK_ROW_BYTES = 64 << 20
 _SPOOL_BYTES = 8 << 30
 _VLEN_ROWS = 64
+_SCALE_ROWS = 16
+_SLACK = 2.0
+"""Levels of 0 to 255 by which floating-point pixels may pass the ends of their scale (resampling does that)."""
+_BRIGHT = 8
+"""Brightest level below which an episode of 0 to 255 is not told from one of another scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +75,13 @@ def survey(tree: Tree, path: str) -> Storage:
     if not shape:
         raise _unknown(tree, path, shape, dtype)
     _check_frame(tree, path, found)
+    storage = _storage(tree, path, shape, dtype)
     tree.check_stored(path, found)
+    return storage
+
+
+def _storage(tree: Tree, path: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Storage:
+    """The storage that shape and type tell."""
     if dtype.kind == "O":
         inner = h5py.check_vlen_dtype(dtype)
         if inner is not None and len(shape) == 1 and np.dtype(inner).itemsize == 1 and np.dtype(inner).kind in "iu":
@@ -253,24 +264,63 @@ class Hdf5Images:
     def _pixels(
         self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.generic], dataset: h5py.Dataset
     ) -> Iterator[npt.NDArray[np.uint8]]:
-        if values.dtype.kind == "f":
-            if self._scale is None:
-                self._scale = self._float_scale(dataset)
-            if not np.isfinite(values).all():
+        if values.dtype.kind != "f":
+            for frame in values.view(np.uint8):
+                yield _to_rgb(frame, self.storage.axis)
+            return
+        if self._scale is None:
+            self._scale = self._float_scale(dataset)
+        for row, frame in zip(rows.tolist(), values, strict=True):
+            low, high = self._range(row, frame)
+            fits = low * self._scale >= -_SLACK and high * self._scale <= 255 + _SLACK
+            if fits and self._scale == 1 and low < high and high * 255 <= 255 + _SLACK:
+                fits = bool((frame == np.round(frame)).all())  # fractions up to 1: of the other scale, not dark
+            if not fits:
+                span = "0 to 1" if self._scale == 255 else "0 to 255"
                 raise self._bad(
-                    int(rows[0]), "not finite", "pixels", "NaN or infinity in this picture or the next ones"
+                    row,
+                    "values outside of the scale of the episode's pictures",
+                    f"{span}, as in the pictures looked at first",
+                    f"{low:g} to {high:g}",
+                    "pictures of one episode must have one scale",
                 )
-            values = np.clip(values.astype(np.float32) * self._scale + 0.5, 0, 255)
-        frames = values.view(np.uint8) if values.dtype.itemsize == 1 else values.astype(np.uint8)
-        for frame in frames:
-            yield _to_rgb(frame, self.storage.axis)
+            scaled = np.clip(frame.astype(np.float32) * np.float32(self._scale) + np.float32(0.5), 0, 255)
+            yield _to_rgb(scaled.astype(np.uint8), self.storage.axis)
+
+    def _range(self, row: int, frame: npt.NDArray[np.generic]) -> tuple[float, float]:
+        """Least and greatest value of a floating-point picture."""
+        low, high = float(frame.min()), float(frame.max())  # type: ignore[attr-defined]
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise self._bad(row, "not finite", "finite pixels", "NaN or infinity")
+        return low, high
 
     def _float_scale(self, dataset: h5py.Dataset) -> float:
-        """255 for values in 0 to 1, else 1, judged from the first, middle and last picture."""
-        picks = sorted({0, self.storage.rows // 2, self.storage.rows - 1})
-        with library_errors(self._tree.path, self._path):
-            peak = max(float(np.nanmax(dataset[row])) for row in picks)
-        return 255.0 if peak <= 1.0 else 1.0
+        """255 for values in 0 to 1, 1 for those in 0 to 255, by up to 16 pictures spread over the whole episode.
+
+        Raises:
+            Hdf5Error: they are signed, or fit neither scale; never is a value clipped but by a rounding error.
+        """
+        picks = np.unique(np.linspace(0, self.storage.rows - 1, min(_SCALE_ROWS, self.storage.rows)).astype(np.int64))
+        ranges = [
+            self._range(row, frame)
+            for block, values in self._blocks(picks, dataset)
+            for row, frame in zip(block.tolist(), values, strict=True)
+        ]
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        if low * 255 >= -_SLACK and high * 255 <= 255 + _SLACK:
+            return 255.0
+        if low >= -_SLACK and _BRIGHT <= high <= 255 + _SLACK:
+            return 1.0
+        row = int(picks[min(range(len(ranges)), key=lambda k: ranges[k][0])])
+        if low * 255 >= -_SLACK:
+            row = int(picks[max(range(len(ranges)), key=lambda k: ranges[k][1])])
+        raise self._bad(
+            row,
+            "floating-point pictures of no known scale",
+            f"values from 0 to 1, or from 0 to 255 with some of {_BRIGHT} or more",
+            f"{low:g} to {high:g} in {len(ranges)} pictures",
+            "signed pictures are not converted: store (x + 1) / 2" if low * 255 < -_SLACK else None,
+        )
 
     def _picture(self, row: int, data: npt.NDArray[np.uint8]) -> Image:
         """One encoded or raw row, its padding removed."""

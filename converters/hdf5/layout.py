@@ -6,6 +6,7 @@ A *dialect* knows one structure. A *part* is one dataset of a vector; a vector i
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,6 +18,7 @@ from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import attribute, text
 
 from wdsmix.episode import DimensionKind
+from wdsmix.texts import printable
 
 __all__ = ["CameraPart", "Dialect", "EpisodeLayout", "FileFacts", "Part", "find_parts", "name_fault", "read_text"]
 
@@ -109,15 +111,26 @@ class Dialect:
     """Defaults, in words, for the help."""
 
 
+REFUSED_CAMERA = "left out: camera"
+"""How the warning of `refused_camera` begins."""
+
+
 def name_fault(name: str) -> str | None:
     """What is wrong with the name of a group that would become the name of an episode or camera."""
     if name in ("", ".", ".."):
         return f"refused: the name {name!r}"
-    if any(ord(char) < 32 or "\ud800" <= char <= "\udfff" for char in name):
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
         return "refused: a name with control characters or broken encoding"
     if len(name.encode("utf-8", "surrogateescape")) > 255:
         return "refused: a name of more than 255 bytes"
     return None
+
+
+def refused_camera(name: str) -> list[str]:
+    """A warning where a camera has a name that no set can keep; empty: it can."""
+    wrong = name_fault(name)
+    shown = printable(name if len(name) <= 60 else f"{name[:57]}...")
+    return [f"{REFUSED_CAMERA} {shown}: {wrong}"] if wrong else []
 
 
 def find_parts(
@@ -175,4 +188,4 @@ def read_value(tree: Tree, group: str, name: str) -> object:
     return value
 
 
-__all__ += ["read_value"]
+__all__ += ["REFUSED_CAMERA", "read_value", "refused_camera"]

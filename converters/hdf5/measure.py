@@ -63,11 +63,25 @@ def _part(tree: Tree, part: Part) -> tuple[int, int]:
         raise Hdf5Error("not an array", path=str(tree.path), where=part.path, found=str(dataset.shape))
     if dataset.dtype.kind not in "fiub":
         raise Hdf5Error("not numeric", path=str(tree.path), where=part.path, found=str(dataset.dtype))
-    tree.check_stored(part.path, dataset)
     width = math.prod(dataset.shape[1:])
+    _check_width(tree, part.path, width)
+    tree.check_stored(part.path, dataset)
     if width == 0 and dataset.shape[0]:
         raise Hdf5Error("no dimensions", path=str(tree.path), where=part.path, found=str(dataset.shape))
     return max(0, dataset.shape[0] - part.start), width
+
+
+def _check_width(tree: Tree, path: str, width: int) -> None:
+    """Bounds a vector before a name is made for each of its dimensions."""
+    if width > tree.budget.width:
+        raise Hdf5Error(
+            "refused: too many dimensions for a vector",
+            path=str(tree.path),
+            where=path,
+            check="safe",
+            expected=f"at most {tree.budget.width}",
+            found=str(width),
+        )
 
 
 def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options) -> Measured:
@@ -89,6 +103,7 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
         for part in parts:
             rows[part.path], width = _part(tree, part)
             widths[vector] = widths.get(vector, 0) + width
+            _check_width(tree, part.path, widths[vector])
             names[vector] += [f"{part.name}_{index}" for index in range(width)] if width != 1 else [part.name]
     present = []
     for vector, part in layout.optional.items():

@@ -12,7 +12,7 @@ from typing import cast
 from wdsmix.converters.hdf5.dialects import all_dialects
 from wdsmix.converters.hdf5.faults import CHECKS
 from wdsmix.converters.hdf5.files import Found, confined, find_files, fingerprint
-from wdsmix.converters.hdf5.layout import FileFacts
+from wdsmix.converters.hdf5.layout import REFUSED_CAMERA, FileFacts
 from wdsmix.converters.hdf5.numbering import gaps
 from wdsmix.converters.hdf5.open_episode import open_episode
 from wdsmix.converters.hdf5.options import Hdf5Options
@@ -22,6 +22,7 @@ from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import Camera, DimensionKind, Episode, EpisodeRef, SourceInfo, VectorSpec
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.texts import printable
 
 __all__ = ["Hdf5Source"]
 
@@ -329,7 +330,11 @@ class Hdf5Source:
                 subject = f"{file}{episode.group if episode.group != '/' else ''}"
                 if episode.fault is not None and episode.fault_kind != "filter":
                     found.append((CHECKS.get(episode.check, CHECKS["fields"]), subject, episode.fault))
-                found += [(CHECKS["strings"], subject, text) for text in episode.warnings if "Latin-1" in text]
+                found += [
+                    (CHECKS["strings"], subject, text)
+                    for text in episode.warnings
+                    if "Latin-1" in text or text.startswith(REFUSED_CAMERA)
+                ]
         return found
 
     def checks(self) -> Sequence[str]:
@@ -362,7 +367,9 @@ def _gather_warnings(scans: Mapping[str, FileScan]) -> list[str]:
         for text in texts:
             places.setdefault(text, []).append(file)
     return [
-        f"{files[0]}: {text}" if len(files) == 1 else f"{text} ({len(files)} files, the first: {files[0]})"
+        f"{printable(files[0])}: {text}"
+        if len(files) == 1
+        else f"{text} ({len(files)} files, the first: {printable(files[0])})"
         for text, files in places.items()
     ]
 

@@ -17,6 +17,9 @@ from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
 from wdsmix.converters.hdf5.preflight import open_file
 from wdsmix.converters.slots import natural_key
 
+from wdsmix.limits import MAX_VECTOR_WIDTH
+from wdsmix.texts import printable
+
 __all__ = ["Budget", "Tree", "join"]
 
 _REMEMBERED = 256
@@ -33,10 +36,14 @@ class Budget:
     name_bytes: int = 255
     rows: int = 20_000_000
     """Rows of one dataset."""
+    width: int = MAX_VECTOR_WIDTH
+    """Dimensions of one vector."""
     vector_bytes: int = 1 << 30
     """Declared bytes of one vector dataset, which is read whole."""
     frame_bytes: int = 256 << 20
     """Bytes of one picture, encoded or raw."""
+    chunk_bytes: int = 1 << 30
+    """Bytes of one chunk behind a filter, which HDF5 inflates whole."""
     pixels: int = 89_478_485
     """Pixels of one picture (Pillow's own limit)."""
     ratio: int = 1_200
@@ -211,6 +218,7 @@ class Tree:
                     f"{declared}:{stored} bytes",
                 )
             if dataset.chunks is not None:
+                self.check_chunk(name, dataset)
                 expected = math.prod(-(-size // chunk) for size, chunk in zip(shape, dataset.chunks, strict=True))
                 written = dataset.id.get_num_chunks()
                 if written < expected:
@@ -221,6 +229,19 @@ class Tree:
                         expected=f"{expected} chunks",
                         found=str(written),
                     )
+
+    def check_chunk(self, name: str, dataset: h5py.Dataset) -> None:
+        """Checks that a chunk can be inflated in memory.
+
+        Raises:
+            Hdf5Error: over budget.
+        """
+        with library_errors(self.path, name):
+            if dataset.chunks is None or not dataset.id.get_create_plist().get_nfilters():
+                return
+            size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        if size > self.budget.chunk_bytes:
+            raise self._refuse(name, "too large a chunk", f"at most {self.budget.chunk_bytes} bytes", f"{size}")
 
     def read_vector(self, name: str) -> npt.NDArray[np.generic]:
         """Reads a numeric dataset whole, after looking at its size.
@@ -253,20 +274,21 @@ class Tree:
 
         def walk(name: str, depth: int) -> None:
             for child in self.children(name):
+                shown = printable(child)
                 if len(lines) >= limit:
                     return
                 path, pad = join(name, child), "  " * depth
                 try:
                     found = self.get(path)
                 except Hdf5Error as fault:
-                    lines.append(f"{pad}{child}  ({fault.message})")
+                    lines.append(f"{pad}{shown}  ({fault.message})")
                     continue
                 if isinstance(found, h5py.Dataset):
-                    lines.append(f"{pad}{child}  {found.shape} {found.dtype}")
+                    lines.append(f"{pad}{shown}  {found.shape} {found.dtype}")
                 elif found is None:
-                    lines.append(f"{pad}{child}  (leads nowhere)")
+                    lines.append(f"{pad}{shown}  (leads nowhere)")
                 else:
-                    lines.append(f"{pad}{child}/")
+                    lines.append(f"{pad}{shown}/")
                     address = h5py.h5o.get_info(found.id).addr
                     if address not in seen and depth < self.budget.depth - 2:
                         seen.add(address)

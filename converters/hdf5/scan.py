@@ -28,7 +28,8 @@ from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
 from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
 
-from wdsmix.errors import ConfigError, WdsmixError
+from wdsmix.errors import ConfigError, DataError, WdsmixError
+from wdsmix.limits import MAX_TASK_BYTES, check_size
 from wdsmix.texts import printable
 
 __all__ = ["EpisodeScan", "FileScan", "scan_file", "scan_files", "serve"]
@@ -131,6 +132,8 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
             raise Hdf5Error(dialect.refusal, where=group)
         layout = dialect.layout(tree, group, options, facts)
         scan.warnings = list(layout.warnings)
+        for what, value in (("task", layout.task), ("task_zh", layout.task_zh)):
+            _check_text(what, value, group)
         scan.fault_kind = "filter"
         if not options.wants_task(layout.task, layout.task_zh):
             scan.fault = f"task {layout.task!r} is not wanted (--task)"
@@ -147,6 +150,15 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
     except Hdf5Error as fault:
         scan.fault, scan.check = _short(fault), fault.check
     return scan
+
+
+def _check_text(what: str, value: str, group: str) -> None:
+    try:
+        check_size(what, value, MAX_TASK_BYTES)
+    except DataError as error:
+        raise Hdf5Error(
+            error.message, check="strings", where=group, expected=error.expected, found=error.found
+        ) from error
 
 
 def _short(fault: Hdf5Error) -> str:

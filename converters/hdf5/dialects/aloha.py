@@ -20,8 +20,8 @@ from wdsmix.converters.hdf5.layout import (
     EpisodeLayout,
     FileFacts,
     find_parts,
-    name_fault,
     read_text,
+    refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
@@ -52,8 +52,12 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 def _cameras(tree: Tree, options: Hdf5Options) -> tuple[dict[str, CameraPart], list[str]]:
     found: dict[str, CameraPart] = {}
     swapped = False
+    notes: list[str] = []
     for name in tree.children(_IMAGES):
-        if "depth" in name.lower() or name_fault(name):
+        if "depth" in name.lower():
+            continue
+        if refused := refused_camera(name):
+            notes += refused
             continue
         path = join(_IMAGES, name)
         try:
@@ -64,7 +68,7 @@ def _cameras(tree: Tree, options: Hdf5Options) -> tuple[dict[str, CameraPart], l
         swapped = swapped or (encoded and not options.jpeg_order)
         found[name] = CameraPart(path=path, order=order, flip=options.image_flip or "none")
     note = "compressed ALOHA pictures are taken as red and blue swapped; if colours look wrong: --jpeg-order rgb"
-    return found, [note] if swapped else []
+    return found, [note, *notes] if swapped else notes
 
 
 def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:

@@ -23,9 +23,9 @@ from wdsmix.converters.hdf5.layout import (
     FileFacts,
     Part,
     find_parts,
-    name_fault,
     read_text,
     read_value,
+    refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
@@ -63,7 +63,7 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     return FileFacts(fps=_FPS, fps_from="default", warnings=(warning,))
 
 
-def _cameras(tree: Tree, group: str, options: Hdf5Options) -> dict[str, CameraPart]:
+def _cameras(tree: Tree, group: str, options: Hdf5Options) -> tuple[dict[str, CameraPart], list[str]]:
     order, flip = options.jpeg_order or "rgb", options.image_flip or "none"
     found = {}
     for name in tree.children(group):
@@ -73,7 +73,9 @@ def _cameras(tree: Tree, group: str, options: Hdf5Options) -> dict[str, CameraPa
     if tree.group(nested) is not None:
         for name in tree.children(nested):
             found.setdefault(name, CameraPart(path=join(nested, name), order=order, flip=flip))
-    return {name: camera for name, camera in found.items() if "depth" not in name.lower() and not name_fault(name)}
+    found = {name: camera for name, camera in found.items() if "depth" not in name.lower()}
+    warnings = [warning for name in found for warning in refused_camera(name)]
+    return {name: camera for name, camera in found.items() if not refused_camera(name)}, warnings
 
 
 def _parts(tree: Tree, group: str, given: tuple[str, ...], default: str, what: str) -> list[Part]:
@@ -88,7 +90,7 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
     task_zh, doubt_zh = read_text(tree, group, "task_zh")
     score_value = read_value(tree, group, "score")
     score = number(score_value)
-    warnings = []
+    cameras, warnings = _cameras(tree, group, options)
     if doubt or doubt_zh:
         warnings.append("a task text is neither UTF-8 nor GB18030; read as Latin-1, it may be wrong")
     if score_value is not None and not isinstance(score_value, h5py.Empty) and score is None:
@@ -97,7 +99,7 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
         state=_parts(tree, group, options.state, "observation.state", "state"),
         action=_parts(tree, group, options.action, "action", "action"),
         gripper=[Part(path=join(group, gripper), name="gripper")] if append and gripper else (),
-        cameras=_cameras(tree, group, options),
+        cameras=cameras,
         task=task or task_zh or options.instruction,
         task_zh=task_zh,
         score=score,

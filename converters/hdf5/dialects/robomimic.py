@@ -20,7 +20,15 @@ from collections.abc import Mapping
 import h5py
 import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
-from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, FileFacts, Part, find_parts, name_fault
+from wdsmix.converters.hdf5.layout import (
+    CameraPart,
+    Dialect,
+    EpisodeLayout,
+    FileFacts,
+    Part,
+    find_parts,
+    refused_camera,
+)
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import (
@@ -38,6 +46,10 @@ from wdsmix.episode import DimensionKind
 __all__ = ["DIALECTS", "controller_kinds", "demo_groups"]
 
 _FPS = 20.0
+_SLOWEST, _FASTEST = 0.01, 10_000.0
+"""Frames/s beyond which a rate is none."""
+_LONGEST = 200
+"""Characters of a fact that goes into the manifest."""
 _STATE = ("eef_pos", "eef_quat", "gripper_qpos")
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -110,6 +122,7 @@ def _splits(tree: Tree, options: Hdf5Options) -> tuple[dict[str, str], frozenset
             )
         if dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
             continue
+        tree.check_chunk(join("mask", name), dataset)
         members = [text(value)[0] or "" for value in np.asarray(dataset[()]).reshape(-1).tolist()]
         if name == options.mask:
             selected = frozenset(members)
@@ -146,10 +159,12 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     total = number(attribute(data, "total")) if data is not None else None
     fps, origin = options.fps, "--fps"
     if not fps:
-        rate = number(env.get("control_freq"))
-        fps, origin = (rate, "file") if rate and rate > 0 else (_FPS, "default")
+        given = env.get("control_freq")
+        rate = None if isinstance(given, bool) else number(given)
+        fps, origin = (rate, "file") if rate and _SLOWEST <= rate <= _FASTEST else (_FPS, "default")
         if origin == "default":
-            warnings.append(f"no control_freq in env_args: {_FPS:g} frames/s assumed; give --fps to set it")
+            why = "no control_freq in env_args" if given is None else f"control_freq {str(given)[:40]!r} is no rate"
+            warnings.append(f"{why}: {_FPS:g} frames/s assumed; give --fps to set it")
     groups = demo_groups(tree, options)
     width, rows = 0, 0
     for group in groups:
@@ -167,9 +182,9 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
         splits=splits,
         selected=selected,
         task=clean_text(str(found.get("env_name", "") or "")),
-        embodiment="_".join(map(str, robots)).lower() if isinstance(robots, list) else "",
+        embodiment="_".join(map(str, robots)).lower()[:_LONGEST] if isinstance(robots, list) else "",
         warnings=warnings,
-        details={"env_name": str(found.get("env_name", "") or "")},
+        details={"env_name": str(found.get("env_name", "") or "")[:_LONGEST]},
     )
 
 
@@ -197,16 +212,19 @@ def _default_state(tree: Tree, group: str) -> list[str]:
     return keys
 
 
-def _cameras(tree: Tree, group: str, options: Hdf5Options) -> dict[str, CameraPart]:
-    found = {}
+def _cameras(tree: Tree, group: str, options: Hdf5Options) -> tuple[dict[str, CameraPart], list[str]]:
+    found: dict[str, CameraPart] = {}
+    warnings: list[str] = []
     for name in tree.children(join(group, "obs")):
         path = join(group, "obs", name)
         wanted = name in options.cameras.values()
-        if not wanted and (not name.endswith(("_image", "_rgb")) or "depth" in name or name_fault(name)):
+        if not wanted and (not name.endswith(("_image", "_rgb")) or "depth" in name):
             continue
-        if tree.dataset(path) is not None:
+        if refused := refused_camera(name):
+            warnings += refused
+        elif tree.dataset(path) is not None:
             found[name] = CameraPart(path=path, order=options.jpeg_order or "rgb", flip=options.image_flip or "none")
-    return found
+    return found, warnings
 
 
 def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
@@ -221,11 +239,13 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
     warnings = [f"attribute ep_meta of a demonstration is {wrong}"] if wrong else []
     if doubtful:
         warnings.append("an instruction in ep_meta is of unknown encoding")
+    cameras, refused = _cameras(tree, group, options)
+    warnings += refused
     return EpisodeLayout(
         state=find_parts(tree, group, options.state or _default_state(tree, group), ("obs", ""), what="state"),
         action=find_parts(tree, group, options.action or ("actions",), ("", "obs"), what="action"),
         optional=optional,
-        cameras=_cameras(tree, group, options),
+        cameras=cameras,
         task=language or options.instruction or facts.task,
         warnings=warnings,
     )
