@@ -60,9 +60,11 @@ class MixtureDataset(IterableDataset[Batch]):
         cursor               dict                         the state after this batch, the same on every rank
 
     Batches are a function of configuration and position alone: rank-major concatenation over any number of ranks, any
-    number of workers and threads give the same global batches. Under DataLoader workers the batches a worker reads
-    ahead do not move this object's position: take ``state_dict(cursor=batch["cursor"])``, and keep one iterator of the
-    DataLoader for the whole run, for a new one starts at this object's position again (`load_state_dict` moves it).
+    number of workers and threads give the same global batches. Under DataLoader workers this object's position is that
+    after the last batch that has come from them with all before it, a few ahead of the consumer: save
+    ``state_dict(cursor=batch["cursor"])``, or use StatefulDataLoader. A new iterator of a DataLoader starts at this
+    object's position, so keep one for the whole run, or set ``steps_per_epoch``, or go back to the last batch used with
+    ``load_state_dict(batch["cursor"])`` first. With ``persistent_workers`` an epoch that is left early counts as done.
 
     ``on_error: skip`` adds ``replaced`` (bool [B]); ``sample.goal`` adds ``goal_images`` uint8 [B, C, 3, H, W],
     ``goal_image_mask`` bool [B, C], ``goal_offset`` int64 [B] (frames; -1 for a negative), ``goal_negative`` bool [B].
