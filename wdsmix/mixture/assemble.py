@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from wdsmix.mixture.batch import BatchMemory
 from wdsmix.mixture.catalog import Catalog, Layout, OpenSource
 from wdsmix.mixture.decode import check_frame, decode_frame
 from wdsmix.mixture.goals import choose_goals
+from wdsmix.mixture.waypoints import Waypoints
 from wdsmix.mixture.windows import clamped_window
 from wdsmix.shards.reader import ShardFile
 
@@ -146,6 +148,7 @@ class Assembler:
             lowest=asked.min_offset,
             highest=asked.max_offset,
             negative_fraction=asked.negative_goal_fraction,
+            zero_is_negative=asked.zero_is_negative,
         )
         at = np.searchsorted(opened.ends, chosen.row, side="right")
         frame = chosen.row - (opened.ends[at] - opened.frames[at])
@@ -174,8 +177,11 @@ class Assembler:
         for where, shard in self._by_shard(samples):
             first = samples.first_row[where, None]
             observed, acted = first + samples.observed[where], first + samples.acted[where]
+            way = self._sources[int(samples.source[where[0]])].waypoints
             for name in names:
-                if name in shard.vectors:
+                if name == "action" and way is not None:
+                    _fill_waypoints(shard, way, samples, where, arrays, present[name])
+                elif name in shard.vectors:
                     rows = acted if name == "action" else observed
                     _gather(shard, name, rows, where, arrays[name], present[name])
             nbytes += int(shard.length[observed].sum(dtype=np.int64))
@@ -294,6 +300,22 @@ def _no_goals(size: int) -> GoalFrames:
     return GoalFrames(
         negative=np.zeros(size, dtype=np.bool_), **{name: np.zeros(size, dtype=np.int64) for name in names}
     )
+
+
+def _fill_waypoints(
+    shard: ShardFile,
+    way: Waypoints,
+    samples: Samples,
+    where: Int64Array,
+    arrays: dict[str, npt.NDArray[Any]],
+    present: npt.NDArray[np.bool_],
+) -> None:
+    """Makes the waypoints of one source's samples, and marks those behind the end of their episode."""
+    first, frame, length = samples.first_row[where], samples.frame[where], samples.length[where]
+    made = way.of(shard.vectors["action"], first, frame, length)
+    arrays["action"][where, :, : way.width] = made
+    arrays["action_is_pad"][where] = way.padding(frame, length)
+    present[where] = shard.present["action"][first + frame]
 
 
 def _gather(

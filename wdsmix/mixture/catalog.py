@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -16,11 +16,13 @@ import numpy.typing as npt
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 
 from wdsmix.errors import ConfigError, ConflictError, DataError, WdsmixError
-from wdsmix.mixture.config import CORE_VECTORS, GoalConfig, MixtureConfig, Normalization, SourceConfig
+from wdsmix.mixture.config import CORE_VECTORS, GoalConfig, MixtureConfig, SourceConfig
 from wdsmix.mixture.explain import did_you_mean
+from wdsmix.mixture.groups import check_peers, stats_of
 from wdsmix.mixture.normalize import Normalizer, Scale, scale_of
 from wdsmix.mixture.order import MixtureOrder, SourceFrames
 from wdsmix.mixture.padding import padded_width
+from wdsmix.mixture.waypoints import Waypoints, action_mode, open_waypoints
 from wdsmix.shards.reader import ShardSet
 from wdsmix.stats import merge_stats
 
@@ -40,7 +42,7 @@ class OpenSource:
     embodiment: str
     embodiment_id: int
     widths: Mapping[str, int]
-    """Vector name -> width."""
+    """Vector name -> width in the batch, before padding."""
     members: Mapping[str, str]
     """Camera slot -> member suffix, such as ``cam0.jpg``; colour cameras only."""
     sizes: Mapping[str, Sequence[tuple[int, int]]]
@@ -57,6 +59,8 @@ class OpenSource:
     """int64 [E]: row of each episode's first frame in its shard's frames.arrow."""
     order: SourceFrames
     """As the order sees it."""
+    waypoints: Waypoints | None = None
+    """How its actions become waypoints, where that is asked."""
 
     @property
     def name(self) -> str:
@@ -189,6 +193,10 @@ def _open(place: int, config: MixtureConfig) -> OpenSource:
     frames = np.asarray(index.frames)[chosen].astype(np.int64)
     shard = np.asarray(index.shard)[chosen].astype(np.int32)
     embodiment = source.embodiment or manifest.embodiment
+    waypoints = open_waypoints(source, config.sample, manifest)
+    widths = {name: vector.width for name, vector in manifest.vectors.items()}
+    if waypoints is not None:
+        widths["action"] = waypoints.width
     rgb = {slot: camera for slot, camera in manifest.cameras.items() if camera.kind == "rgb"}
     return OpenSource(
         id=place,
@@ -196,7 +204,7 @@ def _open(place: int, config: MixtureConfig) -> OpenSource:
         set=opened,
         embodiment=embodiment,
         embodiment_id=_embodiment_id(embodiment, source, config),
-        widths={name: vector.width for name, vector in manifest.vectors.items()},
+        widths=widths,
         members={slot: camera.member for slot, camera in rgb.items()},
         sizes={slot: [(w, h) for w, h in camera.sizes] for slot, camera in rgb.items()},
         number=np.asarray(index.episode)[chosen].astype(np.int64),
@@ -213,6 +221,7 @@ def _open(place: int, config: MixtureConfig) -> OpenSource:
             shards=shard,
             digest=_digest(opened.digest, source.split, shards),
         ),
+        waypoints=waypoints,
     )
 
 
@@ -335,20 +344,18 @@ def _picture_size(wanted: int, cameras: Sequence[str], sources: Sequence[OpenSou
 
 def _scales(config: MixtureConfig, sources: Sequence[OpenSource]) -> dict[str, list[Scale | None]]:
     return {
-        name: [
-            None if name not in source.widths else _scale(name, source, sources, config.sample.normalize)
-            for source in sources
-        ]
+        name: [None if name not in source.widths else _scale(name, source, sources, config) for source in sources]
         for name in ("state", "action", *config.sample.further)
     }
 
 
-def _scale(
-    name: str, source: OpenSource, sources: Sequence[OpenSource], defaults: Mapping[str, Normalization]
-) -> Scale:
-    how = source.config.normalize.get(name, defaults.get(name))
-    if how is None or how.mode == "none":
-        return Scale.identity(source.widths[name])
+def _scale(name: str, source: OpenSource, sources: Sequence[OpenSource], config: MixtureConfig) -> Scale:
+    how = source.config.normalize.get(name, config.sample.normalize.get(name))
+    if name == "action":
+        how = action_mode(source.config, config.sample)
+    if how is None or how.mode in ("none", "spacing"):  # waypoints are divided where they are made
+        scale = Scale.identity(source.widths[name])
+        return scale if how is None else replace(scale, bound=how.bound)
     group = source.config.norm_group
     peers = [other for other in sources if other is source or (group is not None and other.config.norm_group == group)]
     peers = [other for other in peers if name in other.widths]
@@ -360,7 +367,8 @@ def _scale(
             expected="one width",
             found=", ".join(f"{width} in {other}" for other, width in widths.items()),
         )
-    fields = [other.set.stats.fields.get(name) for other in peers]
+    check_peers(name, source, peers)
+    fields = [stats_of(name, other) for other in peers]
     known = [field for field in fields if field is not None and field.count > 0]
     if not known:
         raise ConfigError(

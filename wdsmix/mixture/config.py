@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from yaml.constructor import ConstructorError
 
 from wdsmix.errors import ConfigError
+from wdsmix.mixture.action_form import ActionForm, as_form, check_modes
 from wdsmix.mixture.explain import did_you_mean, explain
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
     "load_mixture",
 ]
 
-NormMode = Literal["none", "mean_std", "min_max", "q01_q99"]
+NormMode = Literal["none", "mean_std", "min_max", "q01_q99", "spacing"]
 
 CORE_VECTORS = ("state", "action", "reward", "done")
 """Vectors with a place of their own in a batch; all others are *further* vectors."""
@@ -96,7 +97,8 @@ class Normalization(_Model):
 
     mode: NormMode
     clip: Annotated[float, BeforeValidator(_no_bool), Field(gt=0)] | None = None
-    """Bound on the scaled value's magnitude; ``.inf`` for none. Default 10 for mean_std, 1 for min_max and q01_q99."""
+    """Bound on the scaled value's magnitude; ``.inf`` for none. Default 10 for mean_std, none for spacing, 1 for
+    min_max and q01_q99."""
 
     @model_validator(mode="after")
     def _check(self) -> Normalization:
@@ -109,7 +111,9 @@ class Normalization(_Model):
         """The clip in force."""
         if self.clip is not None:
             return self.clip
-        return {"none": float("inf"), "mean_std": 10.0, "min_max": 1.0, "q01_q99": 1.0}[self.mode]
+        return {"none": float("inf"), "spacing": float("inf"), "mean_std": 10.0, "min_max": 1.0, "q01_q99": 1.0}[
+            self.mode
+        ]
 
 
 Normalizations = dict[Name, Annotated[Normalization, BeforeValidator(_as_mode)]]
@@ -129,6 +133,8 @@ class SourceConfig(_Model):
     split: Name = "train"
     normalize: Normalizations = {}
     """Overrides ``sample.normalize`` for this source, vector by vector."""
+    action: Annotated[ActionForm | None, BeforeValidator(as_form)] = None
+    """What its actions become; ``waypoints``: the poses ahead, of a navigation set. Default: as stored."""
     norm_group: Name | None = None
     """Sources of one group are scaled by the statistics of all of them together."""
 
@@ -152,11 +158,15 @@ class GoalConfig(_Model):
     """Farthest goal; distances are uniform over what the episode has left, up to this."""
     negative_goal_fraction: Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)] = 0.0
     """Share of goals from other episodes of the source."""
+    zero_is_negative: bool = False
+    """Where the distance drawn is 0, take a goal from another episode, as GNM does; needs ``min_offset: 0``."""
 
     @model_validator(mode="after")
     def _check(self) -> GoalConfig:
         if self.min_offset > self.max_offset:
             raise ValueError(f"min_offset {self.min_offset} lies beyond max_offset {self.max_offset}")
+        if self.zero_is_negative and self.min_offset:
+            raise ValueError(f"zero_is_negative needs min_offset 0, found {self.min_offset}: 0 would never be drawn")
         return self
 
 
@@ -300,12 +310,14 @@ class MixtureConfig(_Model):
             for name in names:
                 if name not in known:
                     raise ValueError(f"{place}: {name!r} is no vector of the sample; {did_you_mean(name, known)}")
+        check_modes(self.sources, self.sample)
         return self
 
 
 _KEYS = {
     (): tuple(MixtureConfig.model_fields),
     ("sources", "*"): tuple(SourceConfig.model_fields),
+    ("sources", "*", "action"): tuple(ActionForm.model_fields),
     ("sample",): tuple(SampleConfig.model_fields),
     ("sample", "goal"): tuple(GoalConfig.model_fields),
     ("sample", "normalize", "*"): tuple(Normalization.model_fields),

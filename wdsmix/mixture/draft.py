@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from wdsmix.errors import ConfigError
+from wdsmix.manifest import Manifest
 from wdsmix.mixture.config import CORE_VECTORS
 from wdsmix.shards.reader import ShardSet
 
@@ -56,6 +57,7 @@ def draft_mixture(sets: Sequence[str | Path], *, folder: Path, weights: Literal[
             f"    shards: {_text(os.path.relpath(shard_set.path.absolute(), folder.absolute()))}"
             f"  # {frames[i]:,} frames, {manifests[i].splits['train'].episodes:,} episodes",
             f"    weight: {frames[i] / sum(frames) if weights == 'frames' else 1 / len(frames):.6g}",
+            *_waypoints(manifests[i]),
         ]
     lines += ["", "sample:", *_sample(opened)]
     lines += [
@@ -65,6 +67,17 @@ def draft_mixture(sets: Sequence[str | Path], *, folder: Path, weights: Literal[
         "block_bytes: 2MiB    # neighbouring bytes shuffled as one",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _waypoints(manifest: Manifest) -> list[str]:
+    """A navigation source's own lines: steps are of little use to a policy, poses ahead are."""
+    told = manifest.details.get("navigation")
+    if not isinstance(told, dict) or not told.get("spacing"):
+        return []
+    return [
+        f"    action: waypoints  # poses ahead as [x, y, cos, sin], divided by {told['spacing']:.4g} m a frame",
+        "    normalize: {action: spacing}",
+    ]
 
 
 def _sample(opened: Sequence[ShardSet]) -> list[str]:

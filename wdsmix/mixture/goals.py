@@ -41,6 +41,7 @@ def choose_goals(
     lowest: int,
     highest: int,
     negative_fraction: float,
+    zero_is_negative: bool = False,
 ) -> Goals:
     """Chooses the goals of some samples of one source.
 
@@ -53,6 +54,7 @@ def choose_goals(
         lowest: Nearest goal, in frames from 0; less where the episode ends before.
         highest: Farthest goal; at least ``lowest``.
         negative_fraction: Share of goals from other episodes, 0 to 1. None where the source has one episode only.
+        zero_is_negative: Whether a sample whose distance comes out as 0 gets a negative too.
     """
     episode = np.searchsorted(ends, row, side="right")
     first = np.concatenate([[0], ends[:-1]])[episode]
@@ -64,7 +66,7 @@ def choose_goals(
     others = size - (ends[episode] - first)
     threshold = np.uint64(min(round(negative_fraction * 2**63), 2**63))
     drawn = hash64(key_of(seed, name, "goal sign"), draw) >> np.uint64(1)
-    negative = (drawn < threshold) & (others > 0)
+    negative = ((drawn < threshold) | (zero_is_negative & (offset == 0))) & (others > 0)
     # Rows of other episodes: those before this one, then those behind it.
     other = _below(hash64(key_of(seed, name, "goal row"), draw), np.maximum(others, 1))
     other = np.where(other < first, other, other + (ends[episode] - first))

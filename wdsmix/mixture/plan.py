@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wdsmix.mixture.catalog import Catalog, OpenSource
 from wdsmix.mixture.decode import RESIZE_FILTER
+from wdsmix.mixture.waypoints import action_mode
 
 __all__ = ["SourcePlan", "plan_sources", "plan_summary"]
 
@@ -58,6 +59,8 @@ def _plan(catalog: Catalog, source: OpenSource, samples: int, share: float) -> S
     modes = {}
     for name, scale in scales.items():
         how = source.config.normalize.get(name, catalog.config.sample.normalize.get(name))
+        if name == "action":
+            how = action_mode(source.config, catalog.config.sample)
         if scale is not None:
             mode = "none" if how is None else how.mode
             grouped = mode != "none" and source.config.norm_group
