@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-__all__ = ["write_aloha", "write_platform", "write_robomimic"]
+__all__ = ["Pixels", "draw", "gripper_path", "jpeg", "shifted", "write_aloha", "write_platform", "write_robomimic"]
 
 Pixels = npt.NDArray[np.uint8]
 
 
-def _path(rng: np.random.Generator, frames: int) -> tuple[npt.NDArray[np.float64], float]:
+def gripper_path(rng: np.random.Generator, frames: int) -> tuple[npt.NDArray[np.float64], float]:
     """Gripper positions [T, 3] (x, height, opening; all 0 to 1), and where the block lies."""
     block = float(rng.uniform(0.2, 0.8))
     start = np.array([rng.uniform(0.1, 0.9), 0.9, 1.0])
@@ -30,7 +30,8 @@ def _path(rng: np.random.Generator, frames: int) -> tuple[npt.NDArray[np.float64
     return np.stack([np.interp(eased, np.arange(len(stops)), column) for column in stops.T], axis=1), block
 
 
-def _draw(pose: npt.NDArray[np.float64], block: float, size: int, wrist: bool) -> Pixels:
+def draw(pose: npt.NDArray[np.float64], block: float, size: int, wrist: bool) -> Pixels:
+    """The scene at a pose of `gripper_path`: uint8 [size, size, 3]."""
     x, height, opening = (float(value) for value in pose)
     image = Image.new("RGB", (size, size), (206, 201, 190))
     draw = ImageDraw.Draw(image)
@@ -53,13 +54,15 @@ def _draw(pose: npt.NDArray[np.float64], block: float, size: int, wrist: bool) -
     return np.asarray(image)
 
 
-def _jpeg(pixels: Pixels) -> npt.NDArray[np.uint8]:
+def jpeg(pixels: Pixels) -> npt.NDArray[np.uint8]:
+    """Its JPEG bytes, uint8 [N]."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=92, subsampling=0)
     return np.frombuffer(buffer.getvalue(), dtype=np.uint8)
 
 
-def _next(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def shifted(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Each row's next one; the last again."""
     return np.concatenate([rows[1:], rows[-1:]])
 
 
@@ -72,20 +75,20 @@ def write_robomimic(path: Path, *, episodes: int, frames: int, size: int) -> Non
             {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20, "robots": "Panda"}}
         )
         for number in range(episodes):
-            poses, block = _path(rng, frames)
+            poses, block = gripper_path(rng, frames)
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = frames
             delta = np.zeros((frames, 7))
-            delta[:, [0, 2]] = (_next(poses) - poses)[:, :2] * 20
-            delta[:, 6] = np.where(_next(poses)[:, 2] < 0.5, 1.0, -1.0)
+            delta[:, [0, 2]] = (shifted(poses) - poses)[:, :2] * 20
+            delta[:, 6] = np.where(shifted(poses)[:, 2] < 0.5, 1.0, -1.0)
             demo["actions"] = delta
             demo["rewards"] = (poses[:, 1] > 0.7) * (poses[:, 2] < 0.3) * 1.0
             demo["dones"] = np.arange(frames) == frames - 1
             demo["obs/robot0_eef_pos"] = poses @ np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]])
             demo["obs/robot0_eef_quat"] = np.tile([1.0, 0.0, 0.0, 0.0], (frames, 1))
             demo["obs/robot0_gripper_qpos"] = poses[:, 2:] * [[0.04, -0.04]]
-            demo["obs/agentview_image"] = np.stack([_draw(pose, block, size, wrist=False) for pose in poses])
-            demo["obs/robot0_eye_in_hand_image"] = np.stack([_draw(pose, block, size, wrist=True) for pose in poses])
+            demo["obs/agentview_image"] = np.stack([draw(pose, block, size, wrist=False) for pose in poses])
+            demo["obs/robot0_eye_in_hand_image"] = np.stack([draw(pose, block, size, wrist=True) for pose in poses])
         names = [f"demo_{number}".encode() for number in range(episodes)]
         file["mask/train"] = np.array(names[: -(episodes // 4)])
         file["mask/valid"] = np.array(names[-(episodes // 4) :])
@@ -100,34 +103,34 @@ def write_platform(folder: Path, *, chunks: int, episodes: int, frames: int, siz
             file.create_group("meta")
             for number in range(episodes):
                 length = frames + int(rng.integers(-8, 9))
-                poses, block = _path(rng, length)
+                poses, block = gripper_path(rng, length)
                 episode = file.create_group(f"data/episode_{number + 1:03d}")
                 episode.attrs["task"] = "lift the red block"
                 episode.attrs["task_zh"] = "拿起红色方块"
                 episode.attrs["score"] = float(round(rng.uniform(3, 5), 1))
                 joints = np.concatenate([poses, poses**2, np.sin(poses * 3), np.cos(poses * 3)], axis=1)
-                episode["action"] = _next(joints).astype(np.float32)
+                episode["action"] = shifted(joints).astype(np.float32)
                 episode["observation.state"] = joints.astype(np.float32)
                 episode["observation.gripper"] = poses[:, 2:].astype(np.float32)
                 for camera, wrist in (("camera_01", False), ("camera_02", True)):
                     column = episode.create_dataset(f"observation.images.{camera}", (length,), dtype=rows)
                     for row, pose in enumerate(poses):
-                        column[row] = _jpeg(_draw(pose, block, size, wrist))
+                        column[row] = jpeg(draw(pose, block, size, wrist))
 
 
 def write_aloha(folder: Path, *, episodes: int, frames: int, size: int) -> None:
     """ALOHA files, one an episode: zero-padded JPEG rows whose red and blue are swapped, as its recorder writes."""
     rng = np.random.default_rng(3)
     for number in range(episodes):
-        poses, block = _path(rng, frames)
+        poses, block = gripper_path(rng, frames)
         joints = np.concatenate([poses, poses[:, :1] * 0.5, poses**2, np.tile(poses, 2), poses[:, :1]], axis=1)[:, :14]
         with h5py.File(folder / f"episode_{number}.hdf5", "w") as file:
             file.attrs["sim"] = False
             file.attrs["compress"] = True
-            file["action"] = _next(joints).astype(np.float32)
+            file["action"] = shifted(joints).astype(np.float32)
             file["observations/qpos"] = joints.astype(np.float32)
             for camera, wrist in (("cam_high", False), ("cam_left_wrist", True)):
-                pictures = [_jpeg(_draw(pose, block, size, wrist)[:, :, ::-1]) for pose in poses]
+                pictures = [jpeg(draw(pose, block, size, wrist)[:, :, ::-1]) for pose in poses]
                 padded = np.zeros((frames, max(map(len, pictures))), dtype=np.uint8)
                 for row, picture in enumerate(pictures):
                     padded[row, : len(picture)] = picture

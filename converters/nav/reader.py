@@ -103,6 +103,17 @@ class NavSource:
             total.update(self._layout().fingerprint(self._root, file))
         return total.hexdigest()
 
+    def inputs(self) -> list[Path]:
+        """All files that are read."""
+        found: list[Path] = []
+        for file in self._files():
+            path = self._root / file
+            if path.is_dir():
+                found += sorted(own for own in path.rglob("*") if own.is_file())
+            else:
+                found.append(path)
+        return found
+
     def _scan(self) -> list[Scan]:
         from wdsmix.progress import Progress
 

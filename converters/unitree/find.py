@@ -11,10 +11,13 @@ from wdsmix.converters.slots import natural_key
 
 from wdsmix.errors import DataError
 
-__all__ = ["Place", "find_places", "fingerprint", "has_places"]
+__all__ = ["PICTURE_FOLDERS", "Place", "find_places", "fingerprint", "has_places"]
 
 _DEPTH = 3
 _OWN = frozenset({"colors", "depths", "audios", "tactiles"})
+PICTURE_FOLDERS = ("colors", "depths")
+"""Where the recorder puts pictures."""
+
 _FAILED = ("FAILED", "failed")
 
 
@@ -91,7 +94,7 @@ def fingerprint(root: Path, places: list[Place]) -> str:
                     total.update(block)
         except OSError as error:
             total.update(f"unreadable {error.errno}".encode())
-        for inner in ("colors", "depths"):
+        for inner in PICTURE_FOLDERS:
             if (folder / inner).is_dir():
                 for entry in sorted(os.scandir(folder / inner), key=lambda item: item.name):
                     if entry.is_file():

@@ -249,6 +249,13 @@ class PublishedSource:
         """Of the files."""
         return self._inner.fingerprint()
 
+    def inputs(self) -> list[Path]:
+        """All files that are read, where they are here."""
+        own = getattr(self._inner, "inputs", None)
+        if self._tree.remote:
+            return []
+        return list(own()) if callable(own) else [self._tree.open_path(name) for name in self._tree.names()]
+
     def episodes(self) -> list[EpisodeRef]:
         """As the LeRobot family finds them."""
         refs = self._inner.episodes()

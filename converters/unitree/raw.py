@@ -15,7 +15,7 @@ import numpy as np
 from wdsmix.converters.loose import LoosePictures
 from wdsmix.converters.relation import EpisodeRelation, Relation, relate
 from wdsmix.converters.slots import assign_slots, named_camera, natural_key
-from wdsmix.converters.unitree.find import Place, find_places, fingerprint
+from wdsmix.converters.unitree.find import PICTURE_FOLDERS, Place, find_places, fingerprint
 from wdsmix.converters.unitree.options import UnitreeOptions
 from wdsmix.converters.unitree.recording import RawEpisode, load_episode
 from wdsmix.converters.unitree.report import Report
@@ -137,6 +137,17 @@ class RawSource:
     def fingerprint(self) -> str:
         """Hash over data.json files, and names and sizes of pictures."""
         return fingerprint(self._root, self._places())
+
+    def inputs(self) -> list[Path]:
+        """All files that are read."""
+        found: list[Path] = []
+        for place in self._places():
+            folder = self._root / place.folder
+            found.append(folder / place.file)
+            for inner in PICTURE_FOLDERS:
+                if (folder / inner).is_dir():
+                    found += sorted(own for own in (folder / inner).iterdir() if own.is_file())
+        return found
 
     def _scan(self) -> list[Scan]:
         from wdsmix.progress import Progress

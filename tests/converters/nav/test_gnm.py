@@ -281,3 +281,13 @@ def test_go2_sample(samples, tmp_path):
 def test_a_run_ends_in_a_missing_folder(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
         open_nav(tmp_path / "nowhere")
+
+
+def test_inputs_are_all_files_that_are_read(tmp_path):
+    for name in ("a", "b"):
+        write_gnm(tmp_path / "set" / name, 3)
+    named = {path.relative_to(tmp_path / "set").as_posix() for path in open_nav(tmp_path / "set").inputs()}
+    assert named == {f"{t}/{n}" for t in ("a", "b") for n in ("traj_data.pkl", "0.jpg", "1.jpg", "2.jpg")}
+    before = open_nav(tmp_path / "set").fingerprint()
+    (tmp_path / "set" / "a" / "1.jpg").write_bytes(jpeg(999, 50, 40))
+    assert open_nav(tmp_path / "set").fingerprint() != before

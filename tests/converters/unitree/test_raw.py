@@ -606,3 +606,12 @@ def test_many_recordings_are_scanned_in_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(raw, "_PARALLEL_BYTES", 0)
     source = raw.RawSource(tmp_path, open_unitree(tmp_path)._options, workers=2)
     assert source.episodes() == alone
+
+
+def test_inputs_and_fingerprint_follow_the_files(tmp_path):
+    written = write_raw(tmp_path / "e", 3)
+    named = {path.relative_to(tmp_path).as_posix() for path in open_unitree(tmp_path).inputs()}
+    assert named == {"e/data.json", *(f"e/{path}" for path in written["pictures"])}
+    before = open_unitree(tmp_path).fingerprint()
+    write_json(tmp_path / "e", written["items"], text={"goal": "another"})
+    assert open_unitree(tmp_path).fingerprint() != before
