@@ -14,7 +14,7 @@ from wdsmix.episode import Image
 from wdsmix.errors import DataError
 from wdsmix.imaging import sniff
 
-__all__ = ["LoosePictures", "inside", "listing", "picture_fault", "repeats"]
+__all__ = ["LoosePictures", "inside", "listing", "picture_fault", "refuse_link", "repeats"]
 
 _JPEG_TAIL = 4096
 _PNG_END = b"IEND\xaeB`\x82"
@@ -79,6 +79,20 @@ def inside(folder: Path, name: str, known: set[str] | None = None) -> Path:
     if known is not None and not path.is_symlink():
         known.add(above)
     return path
+
+
+def refuse_link(root: Path, path: Path) -> None:
+    """Refuses a file that is a link out of its source.
+
+    Raises:
+        DataError: it is.
+    """
+    if path.is_symlink() and not os.path.realpath(path).startswith(os.path.realpath(root) + os.sep):
+        raise DataError(
+            "refused: a link that leads outside the source",
+            where=path.name,
+            hint="copy the files themselves (cp -rL)",
+        )
 
 
 def picture_fault(path: Path) -> str:

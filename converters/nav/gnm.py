@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from wdsmix.converters.loose import LoosePictures, listing, picture_fault, repeats
+from wdsmix.converters.loose import LoosePictures, listing, picture_fault, refuse_link, repeats
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.motion import ACTION, STATE, check_poses, pose_vectors, steps
 from wdsmix.converters.nav.options import NavOptions
@@ -62,7 +62,7 @@ def scan(root: Path, file: str, options: NavOptions) -> list[Scan]:
     folder = root / file
     made = Scan(id=folder.resolve().name, file=file, vectors={"state": 3, "action": 3}, cameras=(CAMERA,))
     try:
-        names, positions, yaws, made.left_out = _load(folder, options)
+        names, positions, yaws, made.left_out = _load(root, folder, options)
         count = len(names)
         for k, name in enumerate(names):
             if fault := picture_fault(folder / name):
@@ -121,7 +121,7 @@ def _pictures(folder: Path) -> list[str]:
     return [numbered[k] for k in range(len(numbered))]
 
 
-def _load(folder: Path, options: NavOptions) -> tuple[list[str], np.ndarray, np.ndarray, int]:
+def _load(root: Path, folder: Path, options: NavOptions) -> tuple[list[str], np.ndarray, np.ndarray, int]:
     """Picture names, positions and yaws of the frames that all three have, and how many one of them has more.
 
     Raises:
@@ -137,6 +137,8 @@ def _load(folder: Path, options: NavOptions) -> tuple[list[str], np.ndarray, np.
             )
         raise DataError(f"no {POSES_FILE}", found=f"{len(inside)} other files")
     names = _pictures(folder)
+    for name in (POSES_FILE, *names):
+        refuse_link(root, folder / name)
     positions, yaws, _ = read_poses(folder / POSES_FILE)
     lengths = {"pictures": len(names), "positions": len(positions), "yaws": len(yaws)}
     count, spread = min(lengths.values()), max(lengths.values()) - min(lengths.values())
@@ -155,7 +157,7 @@ def _load(folder: Path, options: NavOptions) -> tuple[list[str], np.ndarray, np.
 def read(root: Path, file: str, locator: Mapping[str, str | int], options: NavOptions) -> Opened:
     """Opens one folder."""
     folder = root / file
-    names, positions, yaws, _ = _load(folder, options)
+    names, positions, yaws, _ = _load(root, folder, options)
     kept = np.arange(0, len(names), options.stride)
     return Opened(
         vectors=pose_vectors(positions[kept], yaws[kept]),

@@ -308,3 +308,37 @@ def test_two_layouts_in_one_source_are_refused(tmp_path):
 def test_state_and_action_are_not_chosen(tmp_path):
     with pytest.raises(ConfigError, match="fixed"):
         open_nav(tmp_path, "--state", "position")
+
+
+@pytest.mark.parametrize("name", ["traj_data.pkl", "1.jpg"])
+def test_links_out_of_the_source_are_refused(tmp_path, name):
+    write_gnm(tmp_path / "src" / "a", 4)
+    write_gnm(tmp_path / "src" / "b", 4, seed=1)
+    (tmp_path / "src" / "a" / name).rename(tmp_path / "secret")
+    (tmp_path / "src" / "a" / name).symlink_to(tmp_path / "secret")
+    refs = open_nav(tmp_path / "src").episodes()
+    assert "refused: a link" in refs[0].fault
+    assert refs[1].fault is None
+
+
+def test_a_linked_file_is_refused(tmp_path):
+    (tmp_path / "src").mkdir()
+    write_recon(tmp_path / "src" / "a.hdf5", 4)
+    write_recon(tmp_path / "b.hdf5", 4)
+    (tmp_path / "src" / "b.hdf5").symlink_to(tmp_path / "b.hdf5")
+    assert ["refused" in (ref.fault or "") for ref in open_nav(tmp_path / "src").episodes()] == [False, True]
+
+
+@pytest.mark.parametrize("option", [("--path-points", "7"), ("--task", "x")])
+def test_options_without_meaning_are_refused(tmp_path, option):
+    write_gnm(tmp_path / "src" / "a", 4)
+    with pytest.raises(ConfigError, match="no meaning for the layout gnm"):
+        open_nav(tmp_path / "src", *option).episodes()
+
+
+@pytest.mark.parametrize("option", [("--stride", "2"), ("--spacing", "0.3"), ("--strict",)])
+def test_options_of_poses_are_refused_for_paths(tmp_path, option):
+    row = {"image": {"bytes": jpeg(0), "path": ""}, "text": "go", "trajectory_3d": arc(3).tolist()}
+    write_vamos(tmp_path / "v" / "train-0.parquet", [row])
+    with pytest.raises(ConfigError, match="no meaning for the layout vamos"):
+        open_nav(tmp_path / "v", *option).episodes()

@@ -216,3 +216,10 @@ def test_raw_and_published_are_told_apart(tmp_path):
     write_raw(tmp_path / "raw" / "episode_0000", 4)
     assert open_unitree(tmp_path / "published", "--allow-no-camera").describe().kind.startswith("unitree/vector")
     assert open_unitree(tmp_path / "raw").describe().kind == "unitree/raw"
+
+
+@pytest.mark.parametrize("option", [("--keep", "none"), ("--bad-rows", "row"), ("--video-mismatch", "drop")])
+def test_options_of_published_sets_are_not_ignored(tmp_path, option):
+    write_raw(tmp_path / "e", 4)
+    with pytest.raises(ConfigError, match="only with published sets"):
+        open_unitree(tmp_path, *option)
