@@ -1,0 +1,182 @@
+"""Receiving one file: ranges into a ``.part`` file, with a journal of those that are done."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from wdsmix.errors import ConflictError, DataError
+from wdsmix.manifest import FileEntry
+from wdsmix.shards.files import file_entry, fsync_file, publish
+from wdsmix.store.base import Store
+from wdsmix.store.reader import ObjectReader
+from wdsmix.store.transfer import Meter, Throttle, run_all
+
+__all__ = ["PART_SUFFIX", "RANGE", "PartFile", "receive"]
+
+RANGE = 8 << 20
+"""Bytes of a range."""
+PART_SUFFIX = ".part"
+"""Suffix of a file that is being received; its journal has ``.json`` more."""
+
+
+class PartFile:
+    """A file that arrives in ranges. What is done survives a kill; a power cut shows in the sha256.
+
+    Args:
+        path: The file's final name.
+        entry: What it will be.
+        size: Bytes of a range.
+    """
+
+    def __init__(self, path: Path, entry: FileEntry, size: int = RANGE) -> None:
+        self.path, self.entry, self.size = path, entry, size
+        self.part = path.with_name(path.name + PART_SUFFIX)
+        self.journal = path.with_name(path.name + PART_SUFFIX + ".json")
+        self.etag = ""
+        self.done: set[int] = set()
+        self._lock = threading.Lock()
+        self._load()
+
+    @property
+    def ranges(self) -> int:
+        """Number of ranges."""
+        return -(-self.entry.bytes // self.size)
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """First byte of a range, and the byte after its last."""
+        return number * self.size, min((number + 1) * self.size, self.entry.bytes)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are there already."""
+        return sum(stop - start for start, stop in map(self.bounds, self.done))
+
+    def _load(self) -> None:
+        """Takes up what an earlier try left, if it was after the same bytes."""
+        try:
+            head, *lines = self.journal.read_text().split("\n")
+            facts = json.loads(head)
+            if {**facts, "etag": ""} != self._facts("") or self.part.stat().st_size != self.entry.bytes:
+                return
+            self.etag = str(facts["etag"])
+            self.done = {int(line) for line in lines[:-1]}  # what follows the last line end was cut off
+            if not all(0 <= number < self.ranges for number in self.done):
+                self.etag, self.done = "", set()
+        except (OSError, ValueError, KeyError, TypeError):
+            self.etag, self.done = "", set()
+
+    def _facts(self, etag: str) -> dict[str, object]:
+        return {"bytes": self.entry.bytes, "sha256": self.entry.sha256, "range": self.size, "etag": etag}
+
+    def begin(self, etag: str) -> None:
+        """Makes room, and starts anew if the object is another one than before."""
+        if self.etag == etag and self.done:
+            return
+        self.etag, self.done = etag, set()
+        self.journal.unlink(missing_ok=True)
+        with self.part.open("wb") as file:
+            file.truncate(self.entry.bytes)
+        self.journal.write_text(json.dumps(self._facts(etag)) + "\n")
+
+    def finished(self, number: int) -> None:
+        """Notes a range whose bytes are written."""
+        with self._lock, self.journal.open("a") as file:
+            file.write(f"{number}\n")
+            self.done.add(number)
+
+    def discard(self) -> None:
+        """Throws away what is there."""
+        self.journal.unlink(missing_ok=True)
+        self.part.unlink(missing_ok=True)
+        self.etag, self.done = "", set()
+
+    def publish(self) -> None:
+        """Gives the whole and checked file its name."""
+        fsync_file(self.part)
+        publish(self.part, self.path)
+        self.journal.unlink(missing_ok=True)
+
+
+def receive(
+    store: Store,
+    path: Path,
+    entry: FileEntry,
+    *,
+    jobs: int,
+    throttle: Throttle,
+    meter: Meter,
+) -> None:
+    """Receives a file of a set, checks its sha256, and gives it its name; damaged bytes are fetched once more.
+
+    Raises:
+        DataError: it is not what the manifest says, also when fetched anew.
+        StorageError: the store can't be reached or refuses.
+    """
+    part = PartFile(path, entry)
+    for last in (False, True):
+        try:
+            _ranges(store, part, jobs, throttle, meter)
+        except ConflictError:
+            if last:
+                raise
+            meter.kept(-part.kept)
+            part.discard()  # what an earlier try left is of another version of the object
+            continue
+        found = _sha256(part.part)
+        if found == entry.sha256:
+            part.publish()
+            return
+        part.discard()
+        if not last:
+            store.retries.note("damaged bytes, fetched again")
+            meter.kept(-entry.bytes)
+    raise DataError(
+        "damaged in the store: fetched twice, and its checksum is not the manifest's",
+        path=store.where(entry.name),
+        expected=f"sha256 {entry.sha256}",
+        found=found,
+    )
+
+
+def _ranges(store: Store, part: PartFile, jobs: int, throttle: Throttle, meter: Meter) -> None:
+    reader = ObjectReader(store, part.entry.name, size=part.entry.bytes, etag=part.etag if part.done else "")
+    if not part.done:
+        part.begin("" if part.ranges == 1 else reader.info.etag)  # one answer can't be of two versions
+    else:
+        meter.kept(part.kept)
+    missing = [number for number in range(part.ranges) if number not in part.done]
+    if not missing:
+        return
+    handle = os.open(part.part, os.O_WRONLY)
+
+    def fetch(number: int) -> Callable[[], None]:
+        def task() -> None:
+            store.retries.check()
+            place, stop = part.bounds(number)
+            with contextlib.closing(reader.stream(place, stop)) as stream:
+                for data in stream:
+                    throttle.take(len(data))
+                    os.pwrite(handle, data, place)
+                    place += len(data)
+                    meter.moved(len(data))
+            part.finished(number)
+
+        return task
+
+    try:
+        run_all([fetch(number) for number in missing], min(jobs, len(missing)))
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        if hasattr(hashlib, "file_digest"):
+            return str(hashlib.file_digest(file, "sha256").hexdigest())
+    return file_entry(path).sha256
