@@ -326,7 +326,7 @@ def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
                 found.ok(_FINITE)
             for task in episode.tasks:
                 check_size("a task", task, MAX_TASK_BYTES)
-            FrameTexts(episode.extras, episode.frame_extras, count)
+                FrameTexts(episode.extras, episode.frame_extras, count).of(0, 0, 0.0, task)
             picks = np.arange(count) if full else np.unique(np.array([0, count // 2, count - 1]))
             native = picks if episode.rows is None else episode.rows[picks]
             for slot in episode.images:

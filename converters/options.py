@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from wdsmix.converters.base import ConvertOptions, Source
+from wdsmix.converters.slots import slot_fault
 
 from wdsmix.errors import ConfigError
 
@@ -25,8 +26,6 @@ __all__ = [
     "load_families",
     "open_source",
 ]
-
-_SLOT = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Family(Protocol):
@@ -104,8 +103,10 @@ def available_workers() -> int:
 
 def _camera(text: str) -> tuple[str, str]:
     slot, equals, key = text.partition("=")
-    if not equals or not key or not _SLOT.fullmatch(slot):
+    if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not SLOT=KEY, such as cam0=agentview_image")
+    if wrong := slot_fault(slot):
+        raise argparse.ArgumentTypeError(f"{text!r} is not SLOT=KEY, such as cam0=agentview_image: {wrong}")
     return slot, key
 
 

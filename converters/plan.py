@@ -33,7 +33,7 @@ __all__ = ["Plan", "PlannedCamera", "PlannedEpisode", "PlannedShard", "PlannedVe
 
 _LIBRARIES = ("numpy", "pillow", "pyarrow", "simplejpeg")
 _RUN_OPTIONS = ("workers", "part", "on_bad", "extra")  # these change no byte; extra is spelled out on its own
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _FIRST_VECTORS = ("state", "action", "reward", "done")
 
 
@@ -325,7 +325,9 @@ class _Planner:
         for name in names:
             if not _NAME.fullmatch(name) or name == "json":
                 raise DataError(
-                    "bad name of a vector or camera", found=repr(name), expected="letters, digits, _ and -; not json"
+                    "bad name of a vector or camera",
+                    found=repr(name),
+                    expected="up to 64 letters, digits, _ and -; not json",
                 )
         if len(set(names)) != len(names):
             raise DataError(

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-__all__ = ["assign_slots", "named_camera", "natural_key"]
+__all__ = ["assign_slots", "named_camera", "natural_key", "slot_fault"]
+
+_SLOT = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_TAKEN = frozenset({"state", "action", "reward", "done", "json"})
+
+
+def slot_fault(name: str) -> str | None:
+    """What is wrong with the name that a user gives a slot: it becomes a part of the members' names."""
+    if not _SLOT.fullmatch(name):
+        return "not a name of a slot: up to 64 of a-z, 0-9 and _, a letter first, such as cam0"
+    return f"not a name of a slot: {name} is that of a vector or of the JSON" if name in _TAKEN else None
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

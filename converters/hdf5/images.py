@@ -38,6 +38,8 @@ _BLOCK_BYTES = 32 << 20
 _CHUNK_ROW_BYTES = 64 << 20
 _SPOOL_BYTES = 8 << 30
 _VLEN_ROWS = 64
+_LONGEST_SIDE = 65_500
+"""Pixels; what JPEG libraries write."""
 _SCALE_ROWS = 16
 _SLACK = 2.0
 """Levels of 0 to 255 by which floating-point pixels may pass the ends of their scale (resampling does that)."""
@@ -76,6 +78,15 @@ def survey(tree: Tree, path: str) -> Storage:
         raise _unknown(tree, path, shape, dtype)
     _check_frame(tree, path, found)
     storage = _storage(tree, path, shape, dtype)
+    if storage.kind == "raw" and max(shape[1:]) > _LONGEST_SIDE:
+        raise Hdf5Error(
+            "refused: a picture is too large",
+            path=str(tree.path),
+            where=path,
+            check="safe",
+            expected=f"sides of at most {_LONGEST_SIDE} pixels",
+            found=str(shape),
+        )
     tree.check_stored(path, found)
     return storage
 
@@ -118,6 +129,10 @@ def _check_frame(tree: Tree, path: str, dataset: h5py.Dataset) -> None:
             check="safe",
             expected=f"at most {tree.budget.frame_bytes} bytes",
             found=str(frame),
+        )
+    if dataset.shape[0] and not frame:
+        raise Hdf5Error(
+            "pictures without pixels", path=str(tree.path), where=path, check="images", found=str(dataset.shape)
         )
 
 
@@ -346,6 +361,8 @@ class Hdf5Images:
         return data[: raw[0] * raw[1] * 3].reshape(raw[1], raw[0], 3)
 
     def _same_size(self, row: int, size: tuple[int, int]) -> None:
+        if max(size) > _LONGEST_SIDE:
+            raise self._bad(row, "refused: a picture is too large", f"sides of at most {_LONGEST_SIDE}", f"{size}")
         if size[0] * size[1] > self._tree.budget.pixels:
             raise self._bad(row, "refused: too many pixels", f"at most {self._tree.budget.pixels}", f"{size}")
         if self._size is None:

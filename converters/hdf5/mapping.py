@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from wdsmix.converters.slots import slot_fault
 
 from wdsmix.errors import ConfigError
 
-__all__ = ["TEMPLATE", "Mapped", "MappedCamera", "load_mapping"]
+__all__ = ["FASTEST", "SLOWEST", "TEMPLATE", "Mapped", "MappedCamera", "load_mapping"]
+
+SLOWEST, FASTEST = 0.01, 10_000.0
+"""Frames/s beyond which a rate is none."""
 
 TEMPLATE = """\
 episodes: /data/*             # glob of the episodes' groups; "/" where a file is one episode
@@ -29,6 +33,18 @@ task: pick up the cube        # a text, or {attr: NAME} or {dataset: NAME} of th
 
 _MAX_BYTES = 1 << 20
 Key = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+def _slot(name: str) -> str:
+    if wrong := slot_fault(name):
+        raise ValueError(wrong)
+    return name
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
 
 
 class _Strict(BaseModel):
@@ -58,8 +74,8 @@ class Mapped(_Strict):
     action: Annotated[list[Key], Field(min_length=1)]
     reward: Key | None = None
     done: Key | None = None
-    cameras: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Key | MappedCamera] = {}
-    fps: Annotated[float, Field(gt=0, le=10_000)]
+    cameras: dict[Annotated[str, AfterValidator(_slot)], Key | MappedCamera] = {}
+    fps: Annotated[float, BeforeValidator(_no_bool), Field(ge=SLOWEST, le=FASTEST)]
     task: str | MappedText = ""
     order: Literal["rgb", "bgr"] = "rgb"
     flip: Literal["none", "vertical", "rot180"] = "none"

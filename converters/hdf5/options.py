@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
-from wdsmix.converters.hdf5.mapping import Mapped, load_mapping
+from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST, Mapped, load_mapping
+from wdsmix.converters.hdf5.strings import clean_text
 
 from wdsmix.errors import ConfigError
 
@@ -51,8 +52,9 @@ class Hdf5Options:
     allow_no_camera: bool = False
 
     def __post_init__(self) -> None:
-        if self.fps < 0 or self.fps != self.fps or self.fps > 10_000:
-            raise ConfigError("bad value", where="--fps", expected="a rate in frames per second", found=self.fps)
+        if self.fps and not SLOWEST <= self.fps <= FASTEST:
+            expected = f"{SLOWEST:g} to {FASTEST:g} frames per second"
+            raise ConfigError("bad value", where="--fps", expected=expected, found=self.fps)
         if self.length_tolerance < 0:
             raise ConfigError(
                 "bad value", where="--length-tolerance", expected="0 or more", found=self.length_tolerance
@@ -107,7 +109,7 @@ def options_from(args: argparse.Namespace) -> Hdf5Options:
         gripper=args.gripper,
         min_score=args.min_score,
         tasks=tuple(args.task or ()),
-        instruction=args.instruction or "",
+        instruction=clean_text(args.instruction or ""),
         mask=args.mask or "",
         jpeg_order=args.jpeg_order or "",
         image_flip=args.image_flip or "",

@@ -316,3 +316,59 @@ def test_scanning_a_wide_file_takes_no_memory_in_the_parent(path):
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "too many dimensions" in done.stdout
+
+
+# --- mapping files, and pictures that no encoder takes ----------------------------------------------------------------
+
+MAPPING = """\
+episodes: /data/*
+state: [observation.state]
+action: [action]
+cameras: {cam0: observation.images.camera_01}
+fps: 30
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("30", "true", "fps: Value error, a number is wanted"),
+        ("30", "1e-300", "fps: Input should be greater"),
+        ("cam0", "json", "json is that of a vector or of the JSON"),
+        ("cam0", "state", "state is that of a vector or of the JSON"),
+        ("cam0", "c" * 65, "not a name of a slot"),
+        ("cam0", "CAM", "not a name of a slot"),
+    ],
+)
+def test_mapping_files_that_can_not_be_meant(path, capsys, old, new, text):
+    given = path.parent.parent / "map.yaml"
+    given.write_text(MAPPING.replace(old, new))
+    for command in (["convert", "hdf5", str(path), str(given.with_name("set"))], ["check", "hdf5", str(path)]):
+        assert main([*command, "--mapping", str(given), "--workers", "1", "--quiet"]) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_a_task_of_a_mapping_file_is_cleaned_like_any_other(path):
+    given = path.parent.parent / "map.yaml"
+    given.write_text(MAPPING + 'task: "a\\x1b[2Jb\\ud800 c"\n')
+    source = open_source(path, "--mapping", str(given))
+    with source.read(source.episodes()[0]) as episode:
+        assert episode.tasks == ("a [2Jb c",)
+    assert check(source, "src").good
+
+
+@pytest.mark.parametrize("slot", ["json", "done", "c" * 65])
+def test_slots_given_as_options(path, capsys, slot):
+    words = ["convert", "hdf5", str(path), str(path.parent.parent / "set"), "--camera", f"{slot}=camera_01"]
+    assert main(words) == 2
+    assert "not a name of a slot" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [((10, 0, 4, 3), "pictures without pixels"), ((10, 1, 70_000, 3), "sides of at most 65500 pixels")],
+)
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+def test_pictures_of_impossible_sizes_are_told_by_the_scan(path, shape, text, dtype):
+    replace(path, CAMERA, data=np.zeros(shape, dtype), **({"compression": "gzip"} if shape[1] else {}))
+    assert text in (faults(path)[1] or "")

@@ -17,6 +17,7 @@ from wdsmix.converters.hdf5.layout import (
 from wdsmix.converters.hdf5.mapping import Mapped
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
+from wdsmix.converters.hdf5.strings import clean_text
 
 __all__ = ["DIALECTS"]
 
@@ -79,7 +80,7 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
         if key is not None:
             optional[name] = find_parts(tree, group, [key], what=name)[0]
     if isinstance(mapped.task, str):
-        task = mapped.task
+        task = clean_text(mapped.task)
     else:
         key = mapped.task.attr or mapped.task.dataset or ""
         task, _ = read_text(tree, group, key)

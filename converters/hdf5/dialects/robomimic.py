@@ -29,6 +29,7 @@ from wdsmix.converters.hdf5.layout import (
     find_parts,
     refused_camera,
 )
+from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import (
@@ -46,8 +47,6 @@ from wdsmix.episode import DimensionKind
 __all__ = ["DIALECTS", "controller_kinds", "demo_groups"]
 
 _FPS = 20.0
-_SLOWEST, _FASTEST = 0.01, 10_000.0
-"""Frames/s beyond which a rate is none."""
 _LONGEST = 200
 """Characters of a fact that goes into the manifest."""
 _STATE = ("eef_pos", "eef_quat", "gripper_qpos")
@@ -161,7 +160,7 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     if not fps:
         given = env.get("control_freq")
         rate = None if isinstance(given, bool) else number(given)
-        fps, origin = (rate, "file") if rate and _SLOWEST <= rate <= _FASTEST else (_FPS, "default")
+        fps, origin = (rate, "file") if rate and SLOWEST <= rate <= FASTEST else (_FPS, "default")
         if origin == "default":
             why = "no control_freq in env_args" if given is None else f"control_freq {str(given)[:40]!r} is no rate"
             warnings.append(f"{why}: {_FPS:g} frames/s assumed; give --fps to set it")
