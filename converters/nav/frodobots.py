@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from wdsmix.converters.loose import inside, listing
+from wdsmix.converters.loose import inside, listing, refuse_link
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.motion import ACTION, STATE, pose_vectors, steps
 from wdsmix.converters.nav.options import NavOptions
@@ -223,6 +223,8 @@ def scan(root: Path, file: str, options: NavOptions) -> list[Scan]:
     folder = root / file
     made = Scan(id=folder.resolve().name, file=file, cameras=(CAMERA,))
     try:
+        for name in listing(folder):
+            refuse_link(root, folder / name)
         ride = _ride(folder, options)
         held = _Segments.of(folder).total
         if abs(held - ride.frames) > (0 if options.strict else _TOLERANCE):
@@ -232,7 +234,7 @@ def scan(root: Path, file: str, options: NavOptions) -> list[Scan]:
         made.frames = int((ride.rows < held).sum())
         made.steps = steps(ride.positions[: made.frames])
         made.rate = float(1 / np.median(np.diff(ride.stamps)))
-        made.left_out = ride.frames - made.frames * options.stride
+        made.left_out = max(0, ride.frames - made.frames * options.stride)
         made.vectors = {"state": 3, "action": 3, "command": 2, **({"gps": 2} if ride.gps is not None else {})}
         made.notes = ride.notes
     except DataError as error:

@@ -114,10 +114,25 @@ class NavSource:
                 found.append(path)
         return found
 
+    def _check_options(self, layout: ModuleType) -> None:
+        """Refuses options that this layout has no use for.
+
+        Raises:
+            ConfigError: one is given.
+        """
+        given = self._options
+        useless = {"--path-points": given.path_points != 5, "--task": bool(given.tasks)}
+        if not layout.POSES:
+            useless = {"--stride": given.stride != 1, "--spacing": bool(given.spacing), "--strict": given.strict}
+        for option, there in useless.items():
+            if there:
+                raise ConfigError(f"has no meaning for the layout {layout.NAME}", where=option)
+
     def _scan(self) -> list[Scan]:
         from wdsmix.progress import Progress
 
         if self._scans is None:
+            self._check_options(self._layout())
             layout, files, scans = self._layout(), self._files(), []
             with Progress(len(files), "trajectories", "scan", quiet=self._quiet or len(files) < 50) as bar:
                 for file in files:

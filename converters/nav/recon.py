@@ -11,6 +11,7 @@ import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.images import Hdf5Images, survey
 from wdsmix.converters.hdf5.safe import Tree
+from wdsmix.converters.loose import refuse_link
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.motion import ACTION, STATE, check_poses, pose_vectors, steps
 from wdsmix.converters.nav.options import NavOptions
@@ -47,11 +48,7 @@ def find(root: Path) -> list[str]:
     for folder, folders, names in os.walk(root, followlinks=False):
         here = Path(folder).relative_to(root)
         folders[:] = [] if len(here.parts) >= _DEPTH else [name for name in folders if not name.startswith(".")]
-        files += [
-            (here / name).as_posix()
-            for name in names
-            if name.endswith(_SUFFIXES) and not (root / here / name).is_symlink()
-        ]
+        files += [(here / name).as_posix() for name in names if name.endswith(_SUFFIXES)]
     files.sort(key=natural_key)
     return files if any(is_recon(root / file) for file in files[:_LOOKED_AT]) else []
 
@@ -69,6 +66,7 @@ def scan(root: Path, file: str, options: NavOptions) -> list[Scan]:
     """Reads the odometry of one file, and how many pictures it has."""
     made = Scan(id=Path(file).stem, file=file)
     try:
+        refuse_link(root, root / file)
         with Tree(root / file) as tree:
             if tree.dataset("jackal/position") is None:
                 raise DataError("no RECON file", expected="jackal/position", found=_names(tree))

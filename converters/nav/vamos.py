@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from wdsmix.converters.loose import refuse_link
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.options import NavOptions
 from wdsmix.converters.slots import natural_key
@@ -90,6 +91,7 @@ def scan(root: Path, file: str, options: NavOptions) -> list[Scan]:
     made: list[Scan] = []
     stem = Path(file).stem
     try:
+        refuse_link(root, root / file)
         for row, values in _rows(root / file):
             one = Scan(id=f"{stem}_{row:06d}", file=file, split=split, locator={"row": row})
             made.append(one)

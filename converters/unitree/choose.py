@@ -14,7 +14,7 @@ from wdsmix.converters.unitree.options import options_from
 from wdsmix.converters.unitree.published import BareTree, check_only_raw, open_published
 from wdsmix.converters.unitree.raw import RawSource
 
-from wdsmix.errors import DataError
+from wdsmix.errors import ConfigError, DataError
 
 __all__ = ["open_source"]
 
@@ -35,6 +35,7 @@ def open_source(args: argparse.Namespace) -> Source:
         _only_raw(args)
         return open_published(tree_from(args), lerobot_options.options_from(args), options.robot)
     if src.suffix == ".json" or (src.is_dir() and has_places(src)):
+        _only_published(args)
         return RawSource(src, options, workers=int(getattr(args, "workers", 1) or 1), quiet=_quiet(args))
     old = sorted(src.rglob("processed_episode_*.hdf5"))[:1] if src.is_dir() else []
     if old:
@@ -69,6 +70,18 @@ def _published(src: Path) -> bool:
 
 def _quiet(args: argparse.Namespace) -> bool:
     return bool(getattr(args, "quiet", False))
+
+
+def _only_published(args: argparse.Namespace) -> None:
+    given = {
+        "--keep": args.keep not in (None, "all"),
+        "--video-mismatch": args.video_mismatch != "nearest",
+        "--bad-rows": args.bad_rows != "episode",
+        "--info": args.info,
+    }
+    for option, there in given.items():
+        if there:
+            raise ConfigError("only with published sets, not with raw recordings (data.json)", where=option)
 
 
 def _only_raw(args: argparse.Namespace) -> None:
