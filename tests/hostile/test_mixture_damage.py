@@ -132,7 +132,7 @@ def test_a_frame_whose_members_lie_about_their_size(folder: Path) -> None:
     images, mask = np.zeros((2, 24, 24, 3), np.uint8), np.zeros(2, bool)
     slots = {"cam0.jpg": (0, True), "cam1.jpg": (1, True)}
     with pytest.raises(DataError, match="cut inside a member"):
-        decode_frame(np.frombuffer(bytes(tar), np.uint8), start, length, slots, images, mask, may_resize=False)
+        decode_frame(frame, slots, images, mask, may_resize=False)
 
 
 def test_extras_of_a_damaged_frame(folder: Path) -> None:

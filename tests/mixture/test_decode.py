@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import tarfile
 
 import google_crc32c
 import numpy as np
@@ -72,15 +73,34 @@ def test_a_frame_with_and_without_cameras() -> None:
     border = len(frame(("a.cam0.jpg", first), ("a.state.npy", b"x"), ("a.json", b"{}")))
     slots = {"cam0.jpg": (1, True), "cam1.jpg": (0, True)}
     images, mask = np.full((3, 16, 20, 3), 9, np.uint8), np.ones(3, bool)
-    decode_frame(tar, 0, border, slots, images, mask, may_resize=False)
+    decode_frame(tar[:border], slots, images, mask, may_resize=False)
     assert mask.tolist() == [False, True, False]
     assert np.array_equal(images[1], simplejpeg.decode_jpeg(first, "RGB"))
     assert not images[0].any()
     assert not images[2].any()
-    decode_frame(tar, border, len(tar) - border, slots, images, mask, may_resize=False)
+    decode_frame(tar[border:], slots, images, mask, may_resize=False)
     assert mask.tolist() == [True, False, False]
     assert np.array_equal(images[0], simplejpeg.decode_jpeg(second, "RGB"))
     assert not images[1].any()
+
+
+@pytest.mark.parametrize("name", ["a.cam0.jpg", "./dir.x/a.cam0.jpg", "é.cam0.jpg", "n" * 120 + ".cam0.jpg"])
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_pictures_are_found_in_tars_of_any_writer(name: str, form: int) -> None:
+    if form == tarfile.USTAR_FORMAT and (len(name) > 100 or not name.isascii()):
+        return
+    data = simplejpeg.encode_jpeg(picture((20, 16), 1), 92)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
+        for member, content in ((name.replace("cam0", "cam1"), b"not asked for"), (name, data)):
+            info = tarfile.TarInfo(member)
+            info.size, info.mtime = len(content), 1.5
+            tar.addfile(info, io.BytesIO(content))
+    whole = np.frombuffer(file.getvalue(), np.uint8)[: tar.offset - 1024]
+    images, mask = np.zeros((1, 16, 20, 3), np.uint8), np.zeros(1, bool)
+    decode_frame(whole, {"cam0.jpg": (0, True)}, images, mask, may_resize=False)
+    assert mask.all()
+    assert np.array_equal(images[0], simplejpeg.decode_jpeg(data, "RGB"))
 
 
 def test_checksum() -> None:

@@ -160,11 +160,11 @@ def test_only_the_first_batch_is_timed(mixture: dict, monkeypatch: pytest.Monkey
     real = assemble.check_frame
     slow = threading.Event()
 
-    def once(*args: Any) -> None:
+    def once(*args: Any) -> Any:
         if not slow.is_set():
             slow.set()
             time.sleep(0.8)
-        real(*args)
+        return real(*args)
 
     monkeypatch.setattr(assemble, "check_frame", once)
     steps = [next(stream)["step"] for _ in range(4)]

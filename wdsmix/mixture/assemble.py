@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,8 @@ class Samples:
     """bool [B, K]: outside the episode."""
     goal: GoalFrames | None = None
     """Where goals are asked for."""
+    files: dict[tuple[int, int], ShardFile] = field(default_factory=dict)
+    """(source, shard) -> the shards that were opened for this batch; filled as it goes, from any thread."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -130,6 +132,7 @@ class Assembler:
             acted=acted,
             acted_pad=acted_pad,
             goal=goal,
+            files={},
             **parts,
         )
 
@@ -209,15 +212,16 @@ class Assembler:
                 images[t], mask[t] = images[t - 1], mask[t - 1]
                 continue
             last = frame
-            self._fill_frame(place, shard, first_row + frame, (episode, frame), images[t], mask[t])
+            self._fill_frame(samples.files, place, shard, first_row + frame, (episode, frame), images[t], mask[t])
         goal = samples.goal
         if goal is not None:
             images, mask = memory.arrays["goal_images"][b], memory.arrays["goal_image_mask"][b]
             key = (int(goal.episode[b]), int(goal.frame[b]))
-            self._fill_frame(place, int(goal.shard[b]), int(goal.shard_row[b]), key, images, mask)
+            self._fill_frame(samples.files, place, int(goal.shard[b]), int(goal.shard_row[b]), key, images, mask)
 
     def _fill_frame(
         self,
+        files: dict[tuple[int, int], ShardFile],
         place: int,
         shard: int,
         row: int,
@@ -231,11 +235,13 @@ class Assembler:
             images[...] = 0
             mask[...] = False
             return
-        opened = self._sources[place].set.shard(shard)
-        start, length, crc32c = int(opened.offset[row]), int(opened.length[row]), int(opened.crc32c[row])
+        opened = files.get((place, shard))
+        if opened is None:
+            opened = files[place, shard] = self._sources[place].set.shard(shard)
+        start = int(opened.offset[row])
         try:
-            check_frame(opened.tar, start, length, crc32c)
-            decode_frame(opened.tar, start, length, slots, images, mask, may_resize=self._layout.resizes)
+            frame = check_frame(opened.tar, start, int(opened.length[row]), int(opened.crc32c[row]))
+            decode_frame(frame, slots, images, mask, may_resize=self._layout.resizes)
         except DataError as error:
             raise self._fault(error, place, shard, key, start) from error
 

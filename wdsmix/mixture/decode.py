@@ -6,7 +6,7 @@ stretching each axis: `RESIZE_FILTER`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import google_crc32c
 import numpy as np
@@ -24,8 +24,8 @@ RESIZE_FILTER = "Pillow BILINEAR, squash"
 Pixels = npt.NDArray[np.uint8]
 
 
-def check_frame(tar: Pixels, start: int, length: int, crc32c: int) -> None:
-    """Checks a frame's bytes, headers and padding included.
+def check_frame(tar: Pixels, start: int, length: int, crc32c: int) -> Pixels:
+    """Checks a frame's bytes, headers and padding included, and returns them as a view.
 
     Raises:
         DataError: they are cut off, or not the bytes that were written.
@@ -36,12 +36,11 @@ def check_frame(tar: Pixels, start: int, length: int, crc32c: int) -> None:
     found = google_crc32c.value(frame)
     if found != crc32c:
         raise DataError("damaged frame", expected=f"crc32c {crc32c:08x}", found=f"{found:08x}")
+    return frame
 
 
 def decode_frame(
-    tar: Pixels,
-    start: int,
-    length: int,
+    frame: Pixels,
     slots: Mapping[str, tuple[int, bool]],
     images: Pixels,
     mask: npt.NDArray[np.bool_],
@@ -51,9 +50,7 @@ def decode_frame(
     """Decodes the pictures of one checked frame straight into a batch.
 
     Args:
-        tar: uint8, the whole tar.
-        start: Of the frame.
-        length: Of the frame.
+        frame: uint8, the frame's bytes in the tar.
         slots: Member suffix -> (camera of the batch, whether its pictures are expected to have the batch's size).
         images: uint8 [cams, H, W, 3], filled; a camera without a member becomes zeros.
         mask: bool [cams], filled: which cameras the frame has.
@@ -62,22 +59,48 @@ def decode_frame(
     Raises:
         DataError: a picture does not decode.
     """
-    mask[...] = False
     left = len(slots)
+    seen = 0
     if left:
-        for member in iter_members(tar, start, start + length, checksums=False):
-            found = slots.get(split_name(member.name)[1])
+        for suffix, start, size in _members(frame):
+            found = slots.get(suffix)
             if found is None:
                 continue
             camera, right_size = found
-            data = tar[member.data : member.data + member.size]
-            decode_picture(data, images[camera], right_size=right_size, may_resize=may_resize)
-            mask[camera] = True
+            decode_picture(frame[start : start + size], images[camera], right_size=right_size, may_resize=may_resize)
+            seen |= 1 << camera
             left -= 1
             if not left:
                 break
-    if not mask.all():
-        images[~mask] = 0
+    for camera in range(len(mask)):
+        there = bool(seen >> camera & 1)
+        mask[camera] = there
+        if not there:
+            images[camera] = 0
+
+
+def _members(frame: Pixels) -> Iterator[tuple[str, int, int]]:
+    """Suffix, first byte and size of the members of a checked frame.
+
+    Plain ustar headers without folders, which is all that is ever written here, are read with two slices; the first
+    header of another kind hands over to the strict parser.
+    """
+    at, end = 0, len(frame)
+    while at < end:
+        header = frame[at : at + 157].tobytes()  # name at 0, size at 124, type at 156
+        name, nul, _ = header[:100].partition(b"\0")
+        digits = header[124:135]
+        if not nul or b"/" in name or header[156:] != b"0" or not digits.isdigit() or not name.isascii():
+            break
+        start, size = at + 512, int(digits, 8)
+        if start + size > end:
+            break
+        yield split_name(name.decode())[1], start, size
+        at = start + (size + 511 & ~511)
+    else:
+        return
+    for member in iter_members(frame, at, end, checksums=False):
+        yield split_name(member.name)[1], member.data, member.size
 
 
 def decode_picture(data: Pixels, row: Pixels, *, right_size: bool = True, may_resize: bool = False) -> None:
