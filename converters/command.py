@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from wdsmix.converters import summary
     from wdsmix.converters.options import convert_options
 
-    options = convert_options(args)
-    outcome = runner.run(open_source(args), args.out, options, quiet=args.quiet)
+    source = open_source(args)  # first: a family that can't be imported has no options
+    outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
     for note in outcome.notes:
         sys.stderr.write(f"wdsmix: note: {printable(note)}\n")
     if not args.quiet:
