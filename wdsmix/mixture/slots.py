@@ -18,6 +18,7 @@ import contextlib
 import mmap
 import os
 import tempfile
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,12 @@ from wdsmix.mixture.batch import Field
 __all__ = ["Note", "Slot", "SlotBatch", "SlotRing", "lend_tensors", "listen", "tell"]
 
 Block = npt.NDArray[np.uint8]
+
+_ENOUGH = 3
+"""Slots that a worker process needs for one batch at the consumer, one on the way and one in the making."""
+
+_PATIENCE = 50
+"""Milliseconds to wait for one of them before there is a fourth."""
 
 _FLAGS = 64  # bytes behind a block; [0]: the builder's tensors live, [1]: sent and not yet dropped
 
@@ -122,13 +129,25 @@ class SlotRing:
         return len(self._slots)
 
     def take(self) -> Slot:
-        """A slot that nobody uses, marked as used by the builder; a new one where there is none."""
-        slot = next((slot for slot in self._slots if not slot.flags[:2].any()), None)
+        """A slot that nobody uses, marked as used by the builder; a new one where there is none.
+
+        A shared ring of a few slots waits a moment first: a consumer in another process is about to drop a batch, and
+        memory that is allocated stays.
+        """
+        patience = _PATIENCE if self.shared and len(self._slots) >= _ENOUGH else 0
+        slot = self._free()
+        while slot is None and patience:
+            time.sleep(0.001)
+            patience -= 1
+            slot = self._free()
         if slot is None:
             slot = self._new()
             self._slots.append(slot)
         slot.flags[0] = 1
         return slot
+
+    def _free(self) -> Slot | None:
+        return next((slot for slot in self._slots if not slot.flags[:2].any()), None)
 
     def give_back(self, slot: Slot) -> None:
         """Frees a taken slot that was not lent."""
