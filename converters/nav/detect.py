@@ -71,8 +71,8 @@ def detect(root: Path) -> tuple[ModuleType, list[str]]:
     """
     found = {layout: files for layout in LAYOUTS if (files := layout.find(root))}
     if len(found) > 1:
-        names = ", ".join(f"{len(files)} of {layout.NAME}" for layout, files in found.items())
-        raise DataError("two layouts in one source", path=root, found=names, hint="convert them one by one")
+        shown = ", ".join(f"{len(files)} of {layout.NAME}" for layout, files in found.items())
+        raise DataError("two layouts in one source", path=root, found=shown, hint="convert them one by one")
     if found:
         return next(iter(found.items()))
     names = _names(root)

@@ -180,18 +180,19 @@ class NavSource:
 
     def _ref(self, scan: Scan) -> EpisodeRef:
         split = scan.split if self._splits is None else self._splits.get(scan.id)
+        file = self.name if scan.file == "." else scan.file
         if scan.fault is not None:
             return EpisodeRef(
-                id=scan.id, file=scan.file, frames=0, split=split, fault=scan.fault, fault_kind=scan.fault_kind
+                id=scan.id, file=file, frames=0, split=split, fault=scan.fault, fault_kind=scan.fault_kind
             )
         return EpisodeRef(
             id=scan.id,
-            file=scan.file,
+            file=file,
             frames=scan.frames,
             vectors=dict(scan.vectors),
             cameras=tuple(slot for slot, key in self._slots.items() if key in scan.cameras),
             split=split,
-            locator=dict(scan.locator),
+            locator={**scan.locator, "file": scan.file},
         )
 
     def describe(self) -> SourceInfo:
@@ -291,7 +292,7 @@ class NavSource:
         """
         if ref.fault is not None:
             raise DataError(ref.fault, path=ref.file, where=ref.id)
-        opened = self._layout().read(self._root, ref.file, ref.locator, self._options)
+        opened = self._layout().read(self._root, str(ref.locator["file"]), ref.locator, self._options)
         images = {slot: opened.images[key] for slot, key in self._slots.items() if key in opened.images}
         return Episode(
             fps=self._fps,

@@ -41,6 +41,7 @@ _FACTS = ("horizon", "curvature", "camera_params")
 _DEPTH = 3
 _SAMPLE = 64 << 10
 _BATCH = 64
+_LONG_FACT = 4000
 
 
 def find(root: Path) -> list[str]:
@@ -211,7 +212,7 @@ def read(root: Path, file: str, locator: Mapping[str, str | int], options: NavOp
         raise DataError("the row is not there", where=f"row {row}")
     values = block[row % _BATCH]
     extras: dict[str, object] = {name: values[name] for name in ("horizon", "curvature") if values.get(name)}
-    if isinstance(values.get("camera_params"), str):
+    if isinstance(values.get("camera_params"), str) and len(values["camera_params"]) < _LONG_FACT:
         try:
             extras["camera_params"] = json.loads(values["camera_params"], parse_constant=str)
         except (ValueError, RecursionError):

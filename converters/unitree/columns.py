@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ MAIN_PARTS = ("left_arm", "right_arm", "left_ee", "right_ee")
 
 _ALIASES = {"left_hand": "left_ee", "right_hand": "right_ee"}
 _FIELD = "qpos"
+_MOST_PARTS = 64
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_TAKEN = re.compile(r"state|action|reward|done|json|cam\d+")
 
 
 def columns_of(items: Sequence[Mapping[str, Any]], block: str, idx: Sequence[int]) -> Columns:
@@ -32,6 +36,8 @@ def columns_of(items: Sequence[Mapping[str, Any]], block: str, idx: Sequence[int
     """
     rows = [_flat(item.get(block), block, number) for item, number in zip(items, idx, strict=True)]
     keys = list(dict.fromkeys(key for row in rows for key in row))
+    if len(keys) > _MOST_PARTS:
+        raise DataError("too many parts", where=block, expected=f"at most {_MOST_PARTS}", found=len(keys))
     if not keys:
         raise DataError(f"no {block}: none of its frames has joint data")
     found: dict[tuple[str, str], npt.NDArray[np.float64]] = {}
@@ -61,7 +67,8 @@ def _flat(block: object, name: str, number: int) -> dict[tuple[str, str], list[f
     if not isinstance(block, dict):
         raise DataError("not an object", where=f"{name} at idx {number}", found=type(block).__name__)
     flat: dict[tuple[str, str], list[float]] = {}
-    for part, value in block.items():
+    for given, value in block.items():
+        part = str(given)
         own = _ALIASES.get(part, part)
         if own != part and own in block:
             own = part
@@ -120,10 +127,17 @@ def chosen(columns: Columns, wanted: Sequence[str], option: str) -> list[tuple[s
 
 
 def rest_of(columns: Columns, used: Sequence[tuple[str, str]], prefix: str) -> dict[str, tuple[str, str]]:
-    """Name of a further vector -> key, of what is in neither state nor action."""
-    found = {}
+    """Name of a further vector -> key, of what is in neither state nor action.
+
+    Raises:
+        DataError: a name can't be that of a vector, or two come out alike.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for key in columns:
-        if key not in used:
-            name = prefix + tag(key).replace(".", "_")
-            found["".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in name)] = key
+        if key in used:
+            continue
+        name = prefix + tag(key).replace(".", "_")
+        if not _NAME.fullmatch(name) or _TAKEN.fullmatch(name) or name in found:
+            raise DataError("a part whose name can't be that of a vector", found=ascii(tag(key))[:80])
+        found[name] = key
     return found

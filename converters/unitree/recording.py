@@ -23,6 +23,8 @@ __all__ = ["RawEpisode", "load_episode"]
 
 _SWAPPED = {"left_ee": "right_ee", "right_ee": "left_ee"}
 _LONG_TEXT = 4000
+_LONG_NAME = 64
+_MOST_CAMERAS = 16
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,7 +76,7 @@ def load_episode(folder: Path, file: str, options: UnitreeOptions) -> RawEpisode
     found = read_recording(folder / file)
     items, idx = _ordered(found.items)
     head = found.head
-    info = head.get("info") if isinstance(head.get("info"), dict) else {}
+    info = _object(head.get("info"))
     states, actions = columns_of(items, "states", idx), columns_of(items, "actions", idx)
     states, actions = _swap(states, actions, options)
     vectors, parts, widths = _vectors(states, actions, options)
@@ -185,6 +187,8 @@ def _cameras(folder: Path, items: Sequence[Mapping[str, Any]], options: UnitreeO
                     continue
                 inside(folder, path, known)
                 found.setdefault(str(key), [""] * len(items))[k] = path.replace("\\", "/")
+                if len(found) > _MOST_CAMERAS:
+                    raise DataError("too many cameras", expected=f"at most {_MOST_CAMERAS}")
     if options.cameras:
         wanted = set(options.cameras.values())
         found = {key: names for key, names in found.items() if key in wanted}
@@ -274,13 +278,17 @@ def _texts(head: Mapping[str, Any], options: UnitreeOptions) -> tuple[str, dict[
 def _traits(items: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> list[str]:
     states = items[0].get("states")
     block = states if isinstance(states, dict) else {}
-    info = head.get("info") if isinstance(head.get("info"), dict) else {}
+    info = _object(head.get("info"))
     traits = ["left_hand/right_hand" if "left_hand" in block else "left_ee/right_ee" if "left_ee" in block else ""]
     if "body" in block:
         body = block["body"]
         traits.append("body null" if body is None else "body empty" if not any(_listed(body)) else "body")
     traits.append("sim_state" if any("sim_state" in item for item in items[:3]) or "sim_state" in info else "")
     return [trait for trait in traits if trait]
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _listed(body: object) -> list[bool]:
@@ -292,8 +300,8 @@ def _joint_names(info: Mapping[str, Any]) -> dict[str, list[str]]:
     found = {}
     for part, names in given.items() if isinstance(given, dict) else ():
         if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
-            own = {"left_hand": "left_ee", "right_hand": "right_ee"}.get(part, part)
-            found[own] = [name.replace("Wristyaw", "WristYaw") for name in names]
+            own = {"left_hand": "left_ee", "right_hand": "right_ee"}.get(str(part), str(part))
+            found[own] = [name.replace("Wristyaw", "WristYaw")[:_LONG_NAME] for name in names]
     return found
 
 

@@ -291,3 +291,20 @@ def test_inputs_are_all_files_that_are_read(tmp_path):
     before = open_nav(tmp_path / "set").fingerprint()
     (tmp_path / "set" / "a" / "1.jpg").write_bytes(jpeg(999, 50, 40))
     assert open_nav(tmp_path / "set").fingerprint() != before
+
+
+def test_one_trajectory_is_a_source_too(tmp_path):
+    written = write_gnm(tmp_path / "drive", 5)
+    source = open_nav(tmp_path / "drive")
+    (ref,) = source.episodes()
+    assert (ref.file, ref.id) == ("drive", "drive")
+    assert read_one(source)[1]["cam0"] == written["jpeg"]
+
+
+@pytest.mark.parametrize(("change", "said"), [("yaw", "are these radians"), ("position", "more than 10 m")])
+def test_scrambled_fields_are_told(tmp_path, change, said):
+    positions, yaws = walk(8)
+    write_gnm(tmp_path / "set" / "a", 8)
+    data = {"position": positions * (100 if change == "position" else 1), "yaw": yaws + (90 if change == "yaw" else 0)}
+    (tmp_path / "set" / "a" / "traj_data.pkl").write_bytes(pickle.dumps(data, 4))
+    assert any(said in warning for warning in open_nav(tmp_path / "set").describe().warnings)

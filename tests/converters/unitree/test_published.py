@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers.unitree_fixtures import motion, open_unitree, read_all, write_published, write_raw
@@ -223,3 +224,33 @@ def test_options_of_published_sets_are_not_ignored(tmp_path, option):
     write_raw(tmp_path / "e", 4)
     with pytest.raises(ConfigError, match="only with published sets"):
         open_unitree(tmp_path, *option)
+
+
+def test_episodes_in_another_order_with_running_time_stamps(tmp_path):
+    written = vector_set(tmp_path / "set", "Unitree_Z1_Single")
+    listed = tmp_path / "set" / "meta" / "episodes.jsonl"
+    lines = listed.read_text().splitlines()
+    listed.write_text("\n".join([lines[2], lines[0], lines[1]]) + "\n")
+    for episode in range(3):
+        path = tmp_path / "set" / "data" / "chunk-000" / f"episode_{episode:06d}.parquet"
+        table = pq.read_table(path)
+        place = table.schema.get_field_index("timestamp")
+        stamps = pa.array((np.arange(table.num_rows) / 30 + 3.0 * episode).astype(np.float32))
+        pq.write_table(table.set_column(place, "timestamp", stamps), path)
+    source = open_unitree(tmp_path / "set", "--allow-no-camera")
+    refs = source.episodes()
+    assert [ref.id for ref in refs] == [f"episode_{k:06d}" for k in range(3)]
+    for k, ref in enumerate(refs):
+        np.testing.assert_array_equal(read_all(source, ref)[1]["state"], written["observation.state"][k].astype("f4"))
+
+
+def test_episodes_without_frames_are_listed(tmp_path):
+    vector_set(tmp_path / "set", "Unitree_Z1_Single")
+    path = tmp_path / "set" / "data" / "chunk-000" / "episode_000001.parquet"
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+    out = tmp_path / "out"
+    command = ["convert", "unitree", str(tmp_path / "set"), str(out), "--allow-no-camera", "--quiet", "--workers", "1"]
+    assert cli.main(command) == 0
+    manifest = ShardSet(out).manifest
+    assert manifest.counts.episodes == 2
+    assert [drop.source_episode for drop in manifest.dropped] == ["episode_000001"]

@@ -615,3 +615,32 @@ def test_inputs_and_fingerprint_follow_the_files(tmp_path):
     before = open_unitree(tmp_path).fingerprint()
     write_json(tmp_path / "e", written["items"], text={"goal": "another"})
     assert open_unitree(tmp_path).fingerprint() != before
+
+
+@pytest.mark.parametrize("name", ["", "-x", "état", "a b", "state", "reward", "json", "cam0", "x" * 70])
+def test_parts_of_odd_names_cost_only_their_episode(tmp_path, name):
+    items, _ = make_items(4)
+    for item in items:
+        item["states"][name] = [1.0]
+    write_pictures(tmp_path / "bad", items)
+    write_json(tmp_path / "bad", items)
+    write_raw(tmp_path / "good", 4)
+    bad, good = open_unitree(tmp_path).episodes()
+    assert "can't be that of a vector" in bad.fault
+    assert good.fault is None
+
+
+def test_parts_and_cameras_without_end_are_refused(tmp_path):
+    items, _ = make_items(4)
+    for item in items:
+        item["states"].update({f"p{k}": [1.0] for k in range(80)})
+    write_pictures(tmp_path / "a", items)
+    write_json(tmp_path / "a", items)
+    items, _ = make_items(4)
+    for item in items:
+        item["colors"] = {f"color_{k}": item["colors"]["color_0"] for k in range(20)}
+    write_pictures(tmp_path / "b", items)
+    write_json(tmp_path / "b", items)
+    first, second = open_unitree(tmp_path).episodes()
+    assert "too many parts" in first.fault
+    assert "too many cameras" in second.fault
