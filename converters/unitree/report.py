@@ -75,7 +75,7 @@ class Report:
         asked = self.options.fps or self.asked or self.fps
         stamped = sorted(episode.measured_fps for episode in episodes if episode.measured_fps)
         measured = stamped[len(stamped) // 2] if stamped else None
-        if not self.asked and not self.options.fps:
+        if episodes and not self.asked and not self.options.fps:
             self.warnings.append(f"data.json tells no rate: {self.fps:g} frames/s are assumed (--fps)")
         if measured and abs(measured - asked) > 0.1 * asked:
             self.warnings.append(f"{asked:g} frames/s were asked for, the time stamps show {measured:.3g}: see --fps")

@@ -254,3 +254,21 @@ def test_episodes_without_frames_are_listed(tmp_path):
     manifest = ShardSet(out).manifest
     assert manifest.counts.episodes == 2
     assert [drop.source_episode for drop in manifest.dropped] == ["episode_000001"]
+
+
+def test_split_keys_from_the_hub(tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    from helpers.fake_hub import FakeHub
+
+    written = split_set(tmp_path / "origin")
+    with FakeHub("lab/robot", tmp_path / "origin") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        out = tmp_path / "set"
+        options = ["--cache-dir", str(tmp_path / "cache"), "--allow-no-camera", "--quiet", "--workers", "1"]
+        assert cli.main(["convert", "unitree", "hf://lab/robot", str(out), *options]) == 0
+    opened = ShardSet(out)
+    assert opened.manifest.kind == "unitree/split-v2.1"
+    assert opened.manifest.details["repo_id"] == "lab/robot"
+    wanted = np.column_stack([written[f"action.{key}"][1] for key in list(SPLIT)[:4]]).astype(np.float32)
+    np.testing.assert_array_equal(opened.episode(1).action, wanted)
