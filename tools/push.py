@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             )
         return 0
     if args.dry_run:
-        plan = plan_push(folder, store, jobs=args.jobs)
+        plan = plan_push(folder, store, jobs=args.jobs, uploads=True)
         differs = "differs" in plan.files.values() and not args.overwrite
         if args.json:
             sys.stdout.write(json.dumps(_plan_json(plan), indent=1) + "\n")

@@ -30,9 +30,9 @@ _HOP = {
 class Fault:
     """One way to break answers.
 
-    kind: ``fin`` or ``rst`` (cut after ``after`` bytes of body), ``503``, ``stall`` (silent for ``seconds`` after
-    ``after`` bytes, then closed), ``flip`` (one bit of byte ``after``), ``rst-request``
-    (reset before the server sees it).
+    kind: ``fin`` or ``rst`` (cut after ``after`` bytes of body), ``503`` and ``200`` (said without asking the server),
+    ``stall`` (silent for ``seconds`` after ``after`` bytes, then closed), ``flip`` (one bit of byte ``after``),
+    ``rst-request`` (reset before the server sees it), ``lost`` (reset after the server has done it).
     """
 
     kind: str
@@ -132,10 +132,11 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("Expect", "").lower() == "100-continue":
                 pass  # BaseHTTPRequestHandler has answered it
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if fault and fault.kind == "503":
-                seen.status = 503
-                text = b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"
-                self.send_response(503)
+            if fault and fault.kind in ("503", "200"):
+                seen.status = int(fault.kind)
+                text = b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>" if seen.status == 503 else b""
+                self.send_response(seen.status)
+                self.send_header("ETag", '"0"')
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text if self.command != "HEAD" else b"")
@@ -158,6 +159,10 @@ class _Handler(BaseHTTPRequestHandler):
         answer = link.getresponse()
         time.sleep(self.owner.first_byte)
         seen.status = answer.status
+        if fault and fault.kind == "lost":
+            answer.read()
+            self._cut(reset=True)
+            return
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in _HOP | {"content-length"}:

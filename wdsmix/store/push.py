@@ -103,8 +103,14 @@ class PushResult:
     retries: dict[str, int] = field(default_factory=dict)
 
 
-def plan_push(folder: Path, store: Store, *, jobs: int = 8) -> PushPlan:
+def plan_push(folder: Path, store: Store, *, jobs: int = 8, uploads: bool = False) -> PushPlan:
     """Compares a set on disk with what is there: one listing, and one HEAD an object of an unfinished version.
+
+    Args:
+        folder: The set.
+        store: URL above its versions.
+        jobs: Requests at a time.
+        uploads: Also list unfinished uploads.
 
     Raises:
         DataError: the set is not whole, or what is there is damaged.
@@ -141,7 +147,7 @@ def plan_push(folder: Path, store: Store, *, jobs: int = 8) -> PushPlan:
         files=dict(sorted(files.items())),
         published=published,
         latest=latest,
-        incomplete=tuple(target.uploads()) if isinstance(target, S3Store) else (),
+        incomplete=tuple(target.uploads()) if uploads and isinstance(target, S3Store) else (),
     )
 
 

@@ -11,8 +11,8 @@ from wdsmix.store.base import Body, ObjectInfo, PreconditionError, Store, Transi
 
 __all__ = ["CHUNK", "ObjectReader"]
 
-CHUNK = 1 << 20
-"""Bytes asked of a connection at a time."""
+CHUNK = 1 << 18
+"""Bytes asked of a connection at a time; a broken one loses at most so many."""
 _PART = 8 << 20
 
 

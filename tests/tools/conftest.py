@@ -1,0 +1,5 @@
+"""Servers for the commands that reach stores."""
+
+from __future__ import annotations
+
+from helpers.store_fixtures import bucket, moto, proxy, s3  # noqa: F401

@@ -1,0 +1,241 @@
+"""The fetch command: what goes over the wire, kills, damage in the store and on disk, subsets, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from helpers.damage import edit_manifest, flip
+from helpers.fault_proxy import Fault, FaultProxy
+from helpers.s3_server import S3Server
+from helpers.sets import toy_set
+from helpers.stored import files_of, heavy_set, start
+
+from wdsmix import ShardSet
+from wdsmix.cli import main
+
+RANGE = 8 << 20
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    toy_set(tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+@pytest.fixture
+def url(toy: Path, proxy: FaultProxy, moto: S3Server) -> str:
+    """The toy set, pushed; the proxy's log is empty."""
+    url = f"s3://{moto.bucket()}/toy"
+    assert main(["push", str(toy), url, "--quiet"]) == 0
+    proxy.log.clear()
+    return url
+
+
+def gets(proxy: FaultProxy) -> list[str]:
+    return [entry.path.rpartition("/")[2] for entry in proxy.seen("GET") if "list-type" not in entry.path]
+
+
+def version_of(url: str, moto: S3Server) -> str:
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return json.loads(moto.get(bucket, f"{prefix}/latest.json"))["version"]
+
+
+def test_fetch_then_nothing_more(
+    toy: Path, url: str, proxy: FaultProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["fetch", url, str(out)]) == 0
+    assert files_of(out) == files_of(toy)
+    assert "8 files received" in capsys.readouterr().out
+    assert sorted(gets(proxy)) == sorted(["latest.json", *files_of(toy)])  # each once
+    assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == [".fetched.json"]
+    proxy.log.clear()
+    assert main(["fetch", url, str(out), "--quiet"]) == 0
+    assert gets(proxy) == ["latest.json", "manifest.json"]
+    assert main(["validate", str(out), "--level", "full", "--quiet"]) == 0
+
+
+def test_a_version_and_a_plain_copy(toy: Path, url: str, moto: S3Server, tmp_path: Path) -> None:
+    assert main(["fetch", f"{url}/{version_of(url, moto)}", str(tmp_path / "a"), "--quiet"]) == 0
+    bucket = moto.bucket()
+    for path in toy.iterdir():
+        moto.client.upload_file(str(path), bucket, f"copied/{path.name}")
+    assert main(["fetch", f"s3://{bucket}/copied", str(tmp_path / "b"), "--quiet"]) == 0
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(toy)
+
+
+def test_dry_run(url: str, tmp_path: Path, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", url, str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "+ train-00000.tar" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert main(["fetch", url, str(tmp_path / "out"), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"]["train-00000.tar"] == "new"
+    assert set(gets(proxy)) == {"latest.json", "manifest.json"}
+
+
+def test_a_flipped_byte_is_fetched_again(
+    toy: Path, url: str, proxy: FaultProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy.faults = [Fault(kind="flip", path="train-00001.tar", after=5000)]
+    assert main(["fetch", url, str(tmp_path / "out")]) == 0
+    assert "retried 1 times: damaged bytes, fetched again" in capsys.readouterr().out
+    assert files_of(tmp_path / "out") == files_of(toy)
+    assert gets(proxy).count("train-00001.tar") == 2
+
+
+def test_damage_in_the_store_is_named_and_the_rest_kept(
+    toy: Path, url: str, moto: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = url.split("/")[2]
+    key = f"toy/{version_of(url, moto)}/train-00001.tar"
+    good = (toy / "train-00001.tar").read_bytes()
+    moto.client.put_object(Bucket=bucket, Key=key, Body=good[:5000] + b"?" + good[5001:])
+    out = tmp_path / "out"
+    assert main(["fetch", url, str(out)]) == 1
+    assert f"s3://{bucket}/{key}: damaged in the store" in capsys.readouterr().out
+    found = files_of(out)
+    assert "manifest.json" not in found
+    assert set(found) == set(files_of(toy)) - {"manifest.json", "train-00001.tar"}
+    moto.client.put_object(Bucket=bucket, Key=key, Body=good[:-1])
+    assert main(["fetch", url, str(out)]) == 1
+    assert "not as long as it should be" in capsys.readouterr().out
+    moto.client.put_object(Bucket=bucket, Key=key, Body=good)
+    assert main(["fetch", url, str(out)]) == 0
+    assert "1 files received" in capsys.readouterr().out
+    assert files_of(out) == files_of(toy)
+
+
+def test_recheck_repairs(toy: Path, url: str, proxy: FaultProxy, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["fetch", url, str(out), "--quiet"]) == 0
+    stamp = (out / "val-00000.tar").stat()
+    flip(out / "val-00000.tar", 700)
+    import os
+
+    os.utime(out / "val-00000.tar", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # rot leaves no trace
+    proxy.log.clear()
+    assert main(["fetch", url, str(out), "--quiet"]) == 0
+    assert main(["fetch", url, str(out), "--quiet", "--recheck"]) == 0
+    assert gets(proxy).count("val-00000.tar") == 1
+    assert files_of(out) == files_of(toy)
+
+
+def test_killed_at_any_point(tmp_path: Path, moto: S3Server, proxy: FaultProxy) -> None:
+    source, out = tmp_path / "heavy", tmp_path / "out"
+    heavy_set(source, [60_000_000, 30_000])
+    url = f"s3://{moto.bucket()}/h"
+    assert main(["push", str(source), url, "--quiet"]) == 0
+    proxy.log.clear()
+    proxy.rate = 20e6
+    done: set[int] = set()
+    for kill_after in (2, 5):
+        process = start("fetch", url, out, "--jobs", "2", environment=moto.environment(proxy.url))
+        deadline = time.monotonic() + 60
+        journal = out / "train-00000.tar.part.json"
+        while not journal.exists() or len(journal.read_text().splitlines()) < 1 + kill_after:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        now = {int(line) for line in journal.read_text().split("\n")[1:-1]}
+        assert done < now
+        done = now
+        assert not (out / "manifest.json").exists()
+        assert not (out / "train-00000.tar").exists()
+        time.sleep(0.5)
+        proxy.log.clear()
+    proxy.rate = 0.0
+    assert main(["fetch", url, str(out), "--quiet"]) == 0
+    assert files_of(out) == files_of(source)
+    starts = {
+        int(entry.range.removeprefix("bytes=").split("-")[0]) // RANGE for entry in proxy.seen("GET", "00000.tar")
+    }
+    assert starts == set(range(-(-(source / "train-00000.tar").stat().st_size // RANGE))) - done
+
+
+def test_a_swapped_object_starts_anew(tmp_path: Path, moto: S3Server, proxy: FaultProxy) -> None:
+    source, out = tmp_path / "heavy", tmp_path / "out"
+    heavy_set(source, [20_000_000])
+    url = f"s3://{moto.bucket()}/h"
+    assert main(["push", str(source), url, "--quiet"]) == 0
+    key = f"h/{version_of(url, moto)}/train-00000.tar"
+    good = (source / "train-00000.tar").read_bytes()
+
+    def swap(data: bytes) -> None:
+        moto.client.put_object(Bucket=url.split("/")[2], Key=key, Body=data)
+
+    proxy.faults = [Fault(kind="fin", path="00000.tar", after=1_000_000, then=lambda: swap(good[::-1]))]
+    assert main(["fetch", url, str(out), "--quiet", "--jobs", "1"]) == 1
+    assert not (out / "train-00000.tar").exists()
+    swap(good[::-1])
+    proxy.faults = [Fault(kind="fin", path="00000.tar", after=1_000_000, then=lambda: swap(good))]
+    assert main(["fetch", url, str(out), "--quiet", "--jobs", "1"]) == 0
+    assert files_of(out) == files_of(source)
+
+
+def test_subsets(toy: Path, url: str, proxy: FaultProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["fetch", url, str(out), "--split", "val"]) == 0
+    assert "not the whole set" in capsys.readouterr().out
+    assert {name for name in files_of(out) if name.endswith(".tar")} == {"val-00000.tar"}
+    with ShardSet(out / "val-00000.tar") as some, ShardSet(toy, shards=["val-00000"]) as whole:
+        assert [f.key for f in some] == [f.key for f in whole]
+        assert some.digest == whole.digest
+    assert main(["fetch", url, str(out), "--shards", "train-{00000..00001}.tar", "--split", "train", "--quiet"]) == 0
+    assert files_of(out) == files_of(toy)
+    for options in (["--split", "test"], ["--shards", "train-7"], ["--split", "val", "--shards", "train-*"]):
+        assert main(["fetch", url, str(tmp_path / "other"), *options]) == 2
+
+
+def test_a_folder_with_something_else_is_refused(
+    toy: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(toy, tmp_path / "other")
+    edit_manifest(tmp_path / "other", lambda value: value.update(name="other"))
+    assert main(["fetch", url, str(tmp_path / "other")]) == 3
+    assert "another set, or another version" in capsys.readouterr().err
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "train-00000.tar").write_bytes(b"mine")
+    assert main(["fetch", url, str(tmp_path / "third")]) == 3
+    assert (tmp_path / "third" / "train-00000.tar").read_bytes() == b"mine"
+    (tmp_path / "third" / "train-00000.tar").write_bytes((toy / "train-00000.tar").read_bytes())
+    assert main(["fetch", url, str(tmp_path / "third")]) == 0
+    assert "7 files received" in capsys.readouterr().out
+
+
+def test_no_set_no_bucket_no_manifest(url: str, moto: S3Server, tmp_path: Path, proxy: FaultProxy) -> None:
+    out = str(tmp_path / "out")
+    assert main(["fetch", "s3://no-such-bucket-here/x", out]) == 2
+    assert main(["fetch", f"{url}/nothing", out]) == 2
+    assert main(["fetch", str(tmp_path / "nowhere"), out]) == 2
+    bucket = url.split("/")[2]
+    moto.client.put_object(Bucket=bucket, Key="toy/latest.json", Body=b'{"version": "../x", "digest": ""}')
+    assert main(["fetch", url, out]) == 1
+    assert not Path(out).exists()
+
+
+def test_too_little_room(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert main(["fetch", url, str(tmp_path / "out")]) == 3
+    assert set(gets(proxy)) == {"latest.json", "manifest.json"}
+
+
+def test_a_reader_stays_on_its_version(toy: Path, url: str, moto: S3Server, proxy: FaultProxy, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    shutil.copytree(toy, second)
+    edit_manifest(second, lambda value: value.update(name="second"))
+
+    def publish() -> None:
+        assert main(["push", str(second), url, "--quiet"]) == 0
+
+    proxy.faults = [Fault(kind="fin", path="manifest.json", after=10, then=publish)]
+    assert main(["fetch", url, str(tmp_path / "out"), "--quiet"]) == 0
+    assert files_of(tmp_path / "out") == files_of(toy)
+    assert main(["fetch", url, str(tmp_path / "new"), "--quiet"]) == 0
+    assert files_of(tmp_path / "new") == files_of(second)
