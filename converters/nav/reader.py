@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 from wdsmix.converters.nav import vamos
 from wdsmix.converters.nav.detect import LAYOUTS, detect
+from wdsmix.converters.nav.isolate import Isolated
 from wdsmix.converters.nav.layout import Scan
 from wdsmix.converters.nav.motion import KNOWN_SPACING, Spacing
 from wdsmix.converters.nav.options import NavOptions
@@ -135,13 +136,26 @@ class NavSource:
             self._check_options(self._layout())
             layout, files, scans = self._layout(), self._files(), []
             with Progress(len(files), "trajectories", "scan", quiet=self._quiet or len(files) < 50) as bar:
-                for file in files:
-                    scans += layout.scan(self._root, file, self._options)
+                for found in self._scanned(layout, files):
+                    scans += found
                     bar.advance(1)
             self._scans = scans
             self._fps = self._rate(scans)
             self._slots = self._assign(scans)
         return self._scans
+
+    def _scanned(self, layout: ModuleType, files: Sequence[str]) -> Iterator[list[Scan]]:
+        """Each file's trajectories; files of HDF5 are looked at in a process that they may crash."""
+        if "h5py" not in layout.LIBRARIES:
+            for file in files:
+                yield layout.scan(self._root, file, self._options)
+            return
+        with Isolated() as child:
+            for file in files:
+                try:
+                    yield child.call(layout.scan, self._root, file, self._options)
+                except DataError as error:
+                    yield [Scan(id=Path(file).stem, file=file, fault=error.message, fault_kind="file")]
 
     def _rate(self, scans: Sequence[Scan]) -> float:
         """Frames per second of what is stored."""
@@ -332,7 +346,13 @@ def _notes(good: Sequence[Scan]) -> list[str]:
 def _is_recon(path: Path) -> bool:
     from wdsmix.converters.nav import recon
 
-    return path.suffix in (".hdf5", ".h5") and recon.is_recon(path)
+    if path.suffix not in (".hdf5", ".h5"):
+        return False
+    with Isolated() as child:
+        try:
+            return child.call(recon.is_recon, path)
+        except DataError:
+            return False
 
 
 def _is_vamos(path: Path) -> bool:

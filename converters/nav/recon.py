@@ -12,6 +12,7 @@ from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.images import Hdf5Images, survey
 from wdsmix.converters.hdf5.safe import Tree
 from wdsmix.converters.loose import refuse_link
+from wdsmix.converters.nav.isolate import Isolated
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.motion import ACTION, STATE, check_poses, pose_vectors, steps
 from wdsmix.converters.nav.options import NavOptions
@@ -50,7 +51,17 @@ def find(root: Path) -> list[str]:
         folders[:] = [] if len(here.parts) >= _DEPTH else [name for name in folders if not name.startswith(".")]
         files += [(here / name).as_posix() for name in names if name.endswith(_SUFFIXES)]
     files.sort(key=natural_key)
-    return files if any(is_recon(root / file) for file in files[:_LOOKED_AT]) else []
+    if not files:
+        return []
+    with Isolated() as child:
+        return files if any(_is_recon(child, root / file) for file in files[:_LOOKED_AT]) else []
+
+
+def _is_recon(child: Isolated, path: Path) -> bool:
+    try:
+        return child.call(is_recon, path)
+    except DataError:
+        return False
 
 
 def is_recon(path: Path) -> bool:

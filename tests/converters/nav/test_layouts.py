@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import sys
 
 import h5py
 import numpy as np
 import pytest
 from helpers.nav_fixtures import body_steps, jpeg, open_nav, write_gnm, write_recon, write_vamos
+from wdsmix.converters.nav.isolate import Isolated
 
 from wdsmix import ShardSet, cli
 from wdsmix.errors import ConfigError, DataError
@@ -342,3 +344,11 @@ def test_options_of_poses_are_refused_for_paths(tmp_path, option):
     write_vamos(tmp_path / "v" / "train-0.parquet", [row])
     with pytest.raises(ConfigError, match="no meaning for the layout vamos"):
         open_nav(tmp_path / "v", *option).episodes()
+
+
+def test_a_call_that_crashes_its_process_is_told_and_the_next_one_works():
+    with Isolated() as child:
+        assert child.call(len, [1, 2]) == 2
+        with pytest.raises(DataError, match="crashed"):
+            child.call(os.abort)
+        assert child.call(len, [1]) == 1
