@@ -12,23 +12,28 @@ if TYPE_CHECKING:
 
 __all__ = ["HELP", "configure", "run"]
 
-HELP = """Check a shard set on disk.
+HELP = """Check a shard set on disk or in a store.
 
   list    names and sizes of the files against manifest.json
+  head    and, in a store, what it says of each object against what was pushed; no shard is read
   quick   and the small files: checksums, index, frame tables, statistics, all cross references (default)
   full    and every byte: sha256, crc32c of every frame, tar headers, members, vectors, JSON; every picture decoded;
           counts and statistics recomputed
 
 All faults are reported, each with file, place, what was expected and what was found.
 A manifest can't vouch for itself: --digest compares it with the version you noted (`wdsmix inspect` shows it).
-Exit codes: 0 whole, 1 faults, 2 no such folder or bad usage.
+Of a set in a store, full streams every shard; nothing is kept on disk. URL may be that of the set (its latest version
+is checked) or of one version.
+Exit codes: 0 whole, 1 faults, 2 no such set or bad usage, 3 changed while it was read, 4 authentication or network.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.add_argument("set", metavar="SET", help="folder of the shard set")
-    parser.add_argument("--level", choices=["list", "quick", "full"], default="quick", help="how deep to look (quick)")
+    parser.add_argument("set", metavar="SET", help="folder or URL of the shard set")
+    parser.add_argument(
+        "--level", choices=["list", "head", "quick", "full"], default="quick", help="how deep to look (quick)"
+    )
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes, one shard each (0: the CPUs)")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="faults to show of each kind (20)")
     parser.add_argument("--digest", default="", metavar="HEX", help="version the set must have, or its first digits")
@@ -86,6 +91,8 @@ def _show(report: Report, console: Console) -> None:
         table.add_column(title, justify="right" if justify == "right" else "left")
     faults = report.faults
     for check in CHECKS:
+        if check.kind == "store" and check.kind not in report.asked:
+            continue  # a question to stores only
         bad = faults.counts[check.kind]
         seen = faults.examined[check.kind]
         if check.kind not in report.asked and not bad:

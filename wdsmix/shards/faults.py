@@ -17,8 +17,8 @@ from wdsmix.errors import WdsmixError
 
 __all__ = ["CHECKS", "LEVELS", "Check", "Fault", "Faults", "Level"]
 
-Level: TypeAlias = Literal["list", "quick", "full"]
-LEVELS: tuple[Level, ...] = ("list", "quick", "full")
+Level: TypeAlias = Literal["list", "head", "quick", "full"]
+LEVELS: tuple[Level, ...] = ("list", "head", "quick", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     Check("size", "list", "files have their sizes", "files"),
     Check("extra", "list", "no foreign files", "files"),
     Check("leftover", "list", "no unfinished work", "files"),
+    Check("store", "head", "objects are those that were pushed", "objects"),
     Check("checksum", "quick", "files match sha256 and crc32c", "files"),
     Check("stats", "quick", "statistics fit manifest and rows", "vectors"),
     Check("index", "quick", "episode index agrees with shards", "episodes"),

@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +24,12 @@ from wdsmix.manifest import FORMAT_VERSION, FieldStats, Manifest, Stats, canonic
 from wdsmix.shards.faults import CHECKS, LEVELS, Faults, Level
 from wdsmix.shards.frames import FrameTable
 from wdsmix.shards.receipt import EpisodeRow
-from wdsmix.shards.verify_manifest import check_folder, check_manifest, load_manifest, shard_files
+from wdsmix.shards.verify_manifest import check_folder, check_manifest, is_adopted, load_manifest, shard_files
+from wdsmix.shards.verify_remote import check_remote_tar, staged
 from wdsmix.shards.verify_shard import ShardTotals, check_checksum, check_tar
 from wdsmix.shards.verify_tables import check_frames, check_index, open_frames
 from wdsmix.stats import FieldAccumulator
+from wdsmix.store import Store, is_url
 
 __all__ = ["Report", "verify"]
 
@@ -76,13 +78,14 @@ class Report:
                     "faults": counts[check.kind],
                 }
                 for check in CHECKS
+                if check.kind != "store" or check.kind in self.asked
             ],
             "details": [fault.to_json() for fault in self.faults],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class ShardJob:
     """The check of one shard, as a worker process gets it."""
 
     folder: Path
@@ -92,10 +95,14 @@ class _Job:
     present: frozenset[str]
     full: bool
     limit: int
+    tar_bytes: int | None
+    """Size of its tar; None: missing."""
+    remote: Store | None = None
+    """Where its files are, if not in the folder."""
 
 
 @dataclass(slots=True)
-class _Result:
+class ShardResult:
     """What the check of one shard gives back."""
 
     faults: Faults
@@ -115,10 +122,10 @@ def verify(
     digest: str = "",
     progress: Callable[[int], Callable[[int], None]] | None = None,
 ) -> Report:
-    """Checks a set on disk.
+    """Checks a set.
 
     Args:
-        path: The set's folder.
+        path: The set's folder or URL.
         level: How deep to look.
         jobs: Processes for the shards.
         limit: Faults of each kind to keep; all are counted.
@@ -127,7 +134,12 @@ def verify(
 
     Raises:
         ConfigError: there is no such folder, or no such level.
+        StorageError: the store can't be reached or refuses.
     """
+    if is_url(path):
+        from wdsmix.shards.verify_url import verify_url
+
+        return verify_url(str(path), level=level, jobs=jobs, limit=limit, digest=digest, progress=progress)
     folder = Path(path)
     if level not in LEVELS:
         raise ConfigError("unknown level", where="--level", expected=" | ".join(LEVELS), found=level)
@@ -141,9 +153,9 @@ def verify(
     present = check_folder(folder, manifest, faults)
     check_manifest(manifest, faults)
     levels = LEVELS[: LEVELS.index(level) + 1]
-    asked |= {check.kind for check in CHECKS if check.level in levels and check.kind != "digest"}
-    if level != "list":
-        _contents(folder, manifest, present, level == "full", max(jobs, 1), faults, progress)
+    asked |= {check.kind for check in CHECKS if check.level in levels and check.kind not in ("digest", "store")}
+    if level in ("quick", "full"):
+        check_contents(folder, manifest, present, level == "full", max(jobs, 1), faults, progress)
     return Report(
         path=str(path),
         level=level,
@@ -154,7 +166,7 @@ def verify(
     )
 
 
-def _contents(
+def check_contents(
     folder: Path,
     manifest: Manifest,
     present: set[str],
@@ -162,16 +174,45 @@ def _contents(
     jobs: int,
     faults: Faults,
     progress: Callable[[int], Tick] | None,
+    *,
+    remote: tuple[Store, Mapping[str, int]] | None = None,
 ) -> None:
-    """The quick and full levels."""
+    """The quick and full levels.
+
+    Args:
+        folder: Where index and statistics are; and the shards, unless they are remote.
+        manifest: The set's.
+        present: Names of the files that are there.
+        full: Whether to read everything.
+        jobs: Processes.
+        faults: Collects what is wrong.
+        progress: As `verify` takes it.
+        remote: Where the shards are, and the sizes of its objects.
+    """
+
+    def size(tar: str) -> int | None:
+        if tar not in present:
+            return None
+        return (folder / tar).stat().st_size if remote is None else remote[1][tar]
+
     entries = {entry.name: entry for entry in manifest.files}
     for name in ("index.parquet", _STATS):
         if name in present:
             check_checksum(folder, entries[name], faults)
-    stats = _read_stats(folder, manifest, faults) if _STATS in present else None
+    stats = read_stats(folder, manifest, faults) if _STATS in present else None
     index = check_index(folder, manifest, faults) if "index.parquet" in present else None
     work = [
-        _Job(folder, shard, manifest, None if index is None else index[shard], frozenset(present), full, faults.limit)
+        ShardJob(
+            folder,
+            shard,
+            manifest,
+            None if index is None else index[shard],
+            frozenset(present),
+            full,
+            faults.limit,
+            size(shard_files(shard)[0]),
+            None if remote is None else remote[0],
+        )
         for shard in dict.fromkeys(manifest.shards)
     ]
     tick = progress(manifest.counts.frames) if progress else _silent
@@ -179,9 +220,9 @@ def _contents(
     results = [_shard(job, tick) for job in work] if alone else _pooled(work, jobs, tick)
     for result in results:
         faults.merge(result.faults)
-    _check_counts(manifest, results, full, faults)
+    check_counts(manifest, results, full, faults)
     if full and stats is not None and all(result.stats is not None for result in results):
-        _check_stats(manifest, stats, results, faults)
+        check_stats(manifest, stats, results, faults)
 
 
 def _bytes(manifest: Manifest, full: bool) -> int:
@@ -192,30 +233,40 @@ def _silent(frames: int) -> None:
     """No progress."""
 
 
-def _shard(job: _Job, tick: Tick) -> _Result:
+def _shard(job: ShardJob, tick: Tick) -> ShardResult:
     """Checks one shard; anything unforeseen becomes a fault of it."""
-    result = _Result(Faults(job.limit))
+    result = ShardResult(Faults(job.limit))
+    tar, arrow = shard_files(job.shard)
+    try:
+        if job.remote is None:
+            _check_shard(job, job.folder, result, tick)
+        else:
+            with staged(job.remote, [arrow] if arrow in job.present else []) as folder:
+                _check_shard(job, folder, result, tick)
+    except (OSError, MemoryError) as error:
+        result.faults.add_error("checksum", tar, error)
+    return result
+
+
+def _check_shard(job: ShardJob, folder: Path, result: ShardResult, tick: Tick) -> None:
     tar, arrow = shard_files(job.shard)
     entries = {entry.name: entry for entry in job.manifest.files}
     faults = result.faults
     table: FrameTable | None = None
-    try:
-        if arrow in job.present:
-            check_checksum(job.folder, entries[arrow], faults)
-            table = open_frames(job.folder, entries[arrow], job.manifest, faults)
-        if table is not None:
-            size = (job.folder / tar).stat().st_size if tar in job.present else None
-            check_frames(job.shard, table, job.rows, size, bool(job.manifest.details.get("adopted")), faults)
-            result.vectors = {name: int(present.sum()) for name, present in table.present.items()}
-            result.stats = _recomputed(table, job.rows, job.manifest) if job.full else None
-        if job.full and tar in job.present:
-            check_checksum(job.folder, entries[tar], faults)
-            result.totals = check_tar(job.folder, job.shard, job.manifest, table, faults, tick)
-        elif table is not None:
-            tick(len(table))
-    except (OSError, MemoryError) as error:
-        faults.add_error("checksum", tar, error)
-    return result
+    if arrow in job.present:
+        check_checksum(folder, entries[arrow], faults)
+        table = open_frames(folder, entries[arrow], job.manifest, faults)
+    if table is not None:
+        check_frames(job.shard, table, job.rows, job.tar_bytes, is_adopted(job.manifest), faults)
+        result.vectors = {name: int(present.sum()) for name, present in table.present.items()}
+        result.stats = _recomputed(table, job.rows, job.manifest) if job.full else None
+    if job.full and tar in job.present and job.remote is not None:
+        result.totals = check_remote_tar(job.remote, entries[tar], job.manifest, table, faults, tick)
+    elif job.full and tar in job.present:
+        check_checksum(folder, entries[tar], faults)
+        result.totals = check_tar(folder, job.shard, job.manifest, table, faults, tick)
+    elif table is not None:
+        tick(len(table))
 
 
 def _recomputed(
@@ -249,25 +300,27 @@ def _start_worker(ticks: Any) -> None:
     _ticks = ticks
 
 
-def _in_worker(job: _Job) -> _Result:
+def _in_worker(job: ShardJob) -> ShardResult:
     return _shard(job, _ticks.put)
 
 
-def _pooled(work: Sequence[_Job], jobs: int, tick: Tick) -> list[_Result]:
+def _pooled(work: Sequence[ShardJob], jobs: int, tick: Tick) -> list[ShardResult]:
     """Runs jobs in processes; one that dies (a decoder crashed on hostile bytes) is a fault of its shard alone."""
-    results: dict[int, _Result] = {}
+    results: dict[int, ShardResult] = {}
     _pool(work, range(len(work)), min(jobs, len(work)), tick, results)
     for number in range(len(work)):
         if number not in results:  # the pool broke: each of the rest gets one of its own
             _pool(work, [number], 1, tick, results)
         if number not in results:
-            results[number] = _Result(Faults(work[number].limit))
+            results[number] = ShardResult(Faults(work[number].limit))
             message = "the process that checked it died: its bytes crash a decoder, or memory ran out"
             results[number].faults.add("header", f"{work[number].shard}.tar", message)
     return [results[number] for number in range(len(work))]
 
 
-def _pool(work: Sequence[_Job], numbers: Sequence[int], jobs: int, tick: Tick, results: dict[int, _Result]) -> None:
+def _pool(
+    work: Sequence[ShardJob], numbers: Sequence[int], jobs: int, tick: Tick, results: dict[int, ShardResult]
+) -> None:
     context = multiprocessing.get_context("spawn")
     ticks = context.Queue()
     with concurrent.futures.ProcessPoolExecutor(
@@ -298,7 +351,7 @@ def _drain(ticks: Any, tick: Tick) -> None:
 # --- totals -----------------------------------------------------------------------------------------------------------
 
 
-def _read_stats(folder: Path, manifest: Manifest, faults: Faults) -> Stats | None:
+def read_stats(folder: Path, manifest: Manifest, faults: Faults) -> Stats | None:
     """Reads stats.json and compares its fields with the manifest's vectors."""
     try:
         data = (folder / _STATS).read_bytes()
@@ -338,7 +391,7 @@ def _read_stats(folder: Path, manifest: Manifest, faults: Faults) -> Stats | Non
     return stats
 
 
-def _check_counts(manifest: Manifest, results: Sequence[_Result], full: bool, faults: Faults) -> None:
+def check_counts(manifest: Manifest, results: Sequence[ShardResult], full: bool, faults: Faults) -> None:
     """Frames per vector and camera, and the sizes of pictures, against the manifest."""
 
     def compare(where: str, expected: object, found: object) -> None:
@@ -359,7 +412,7 @@ def _check_counts(manifest: Manifest, results: Sequence[_Result], full: bool, fa
         compare(f"cameras.{slot}.sizes", sorted(camera.sizes), sorted(sizes))
 
 
-def _check_stats(manifest: Manifest, stats: Stats, results: Sequence[_Result], faults: Faults) -> None:
+def check_stats(manifest: Manifest, stats: Stats, results: Sequence[ShardResult], faults: Faults) -> None:
     """Recomputed statistics against stats.json."""
     for name, entry in manifest.vectors.items():
         whole = FieldAccumulator(entry.width)

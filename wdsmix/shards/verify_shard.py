@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import google_crc32c
 import numpy as np
@@ -28,9 +28,17 @@ from wdsmix.shards.verify_manifest import is_adopted
 from wdsmix.shards.verify_tables import frame_place
 from wdsmix.shards.writer import member_order, npy_header
 
-__all__ = ["ShardTotals", "check_checksum", "check_tar"]
+__all__ = ["ShardTotals", "TarBytes", "check_bytes", "check_checksum", "check_tar", "compare_checksums"]
 
 _TICK = 32
+
+
+class TarBytes(Protocol):
+    """The bytes of a tar."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -51,6 +59,11 @@ def check_checksum(folder: Path, entry: FileEntry, faults: Faults) -> None:
     except OSError as error:
         faults.add_error("checksum", entry.name, error)
         return
+    compare_checksums(entry, found, faults)
+
+
+def compare_checksums(entry: FileEntry, found: FileEntry, faults: Faults) -> None:
+    """Compares what a file is with what the manifest says of it."""
     if found.sha256 != entry.sha256:
         faults.add("checksum", entry.name, "sha256 differs", expected=entry.sha256, found=found.sha256)
     if found.crc32c != entry.crc32c:
@@ -80,18 +93,31 @@ def check_tar(
             faults.add("header", name, "the tar is empty", expected="at least the end marker", found="0 bytes")
             return totals
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            # Copies, not views: nothing may hold on to the map when it closes.
-            checker = _TarCheck(name, mapped, manifest, table, faults, totals)
-            if table is None or is_adopted(manifest):
-                checker.walk()
-            if table is not None:
-                for row in range(len(table)):
-                    checker.frame(row)
-                    if row % _TICK == _TICK - 1:
-                        tick(_TICK)
-                tick(len(table) % _TICK)
-                checker.end()
+            check_bytes(name, mapped, manifest, table, faults, totals, tick)
     return totals
+
+
+def check_bytes(
+    name: str,
+    tar: TarBytes,
+    manifest: Manifest,
+    table: FrameTable | None,
+    faults: Faults,
+    totals: ShardTotals,
+    tick: Callable[[int], None],
+) -> None:
+    """The same over bytes, in the order of the tar unless the set is adopted or has no ``table``."""
+    # Copies, not views: nothing may hold on to a map when it closes.
+    checker = _TarCheck(name, tar, manifest, table, faults, totals)
+    if table is None or is_adopted(manifest):
+        checker.walk()
+    if table is not None:
+        for row in range(len(table)):
+            checker.frame(row)
+            if row % _TICK == _TICK - 1:
+                tick(_TICK)
+        tick(len(table) % _TICK)
+        checker.end()
 
 
 class _TarCheck:
@@ -100,7 +126,7 @@ class _TarCheck:
     def __init__(
         self,
         name: str,
-        mapped: mmap.mmap,
+        mapped: TarBytes,
         manifest: Manifest,
         table: FrameTable | None,
         faults: Faults,
