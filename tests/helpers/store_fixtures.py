@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from helpers.fault_proxy import FaultProxy
-from helpers.s3_server import S3Server, start_moto
+from helpers.s3_server import S3Server, connect, start_moto
 
 
 @pytest.fixture(scope="session")
@@ -18,10 +27,10 @@ def moto() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """moto, named by the environment."""
-    moto.use(monkeypatch)
-    return moto
+def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """A server, named by the environment."""
+    server.use(monkeypatch)
+    return server
 
 
 @pytest.fixture
@@ -30,8 +39,53 @@ def bucket(s3: S3Server) -> str:
 
 
 @pytest.fixture
-def proxy(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A fault proxy before moto, named by the environment."""
-    with FaultProxy(moto.url) as found:
-        moto.use(monkeypatch, found.url)
+def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A fault proxy before a server, named by the environment."""
+    with FaultProxy(server.url) as found:
+        server.use(monkeypatch, found.url)
         yield found
+
+
+@pytest.fixture(scope="session")
+def rados(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A Ceph object gateway of our own; takes a quarter of a minute to start."""
+    missing = [name for name in ("radosgw", "ceph-mon", "ceph-osd", "radosgw-admin") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian: radosgw ceph-mon ceph-osd ceph-common)")
+    with tempfile.TemporaryDirectory(prefix="rgw-") as text:  # its sockets want short paths
+        folder = Path(text)
+        port = _free_ports(3)
+        script = Path(__file__).with_name("radosgw.sh")
+        try:
+            done = subprocess.run(
+                ["bash", script, folder, str(port)], capture_output=True, text=True, timeout=120, check=False
+            )
+            if done.returncode:
+                pytest.fail(f"radosgw did not start: {done.stderr[-2000:]}")
+            url = f"http://127.0.0.1:{port}"
+            yield S3Server(url, "testkey", "testsecret", connect("s3", url, "testkey", "testsecret"))
+        finally:
+            for file in (folder / "run").glob("*.pid"):
+                with contextlib.suppress(ProcessLookupError, ValueError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
+            time.sleep(0.5)
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    for first in range(20_000 + os.getpid() % 5000, 40_000, count):
+        try:
+            with contextlib.ExitStack() as stack:
+                for port in range(first, first + count):
+                    link = stack.enter_context(socket.socket())
+                    link.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise OSError("no free ports")
+
+
+@pytest.fixture(params=["moto", pytest.param("rados", marks=pytest.mark.s3real)])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    """Each server there is: moto always, a real one with ``-m s3real``."""
+    return request.getfixturevalue(request.param)

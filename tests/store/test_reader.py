@@ -23,9 +23,9 @@ def data() -> bytes:
 
 
 @pytest.fixture
-def reader(moto: S3Server, proxy: FaultProxy, data: bytes) -> ObjectReader:
-    name = moto.bucket()
-    moto.client.put_object(Bucket=name, Key="set/shard.tar", Body=data)
+def reader(server: S3Server, proxy: FaultProxy, data: bytes) -> ObjectReader:
+    name = server.bucket()
+    server.client.put_object(Bucket=name, Key="set/shard.tar", Body=data)
     return ObjectReader(open_store(f"s3://{name}/set", FAST), "shard.tar", size=SIZE)
 
 
@@ -81,12 +81,12 @@ def test_a_stall_ends_after_the_timeout(reader: ObjectReader, proxy: FaultProxy,
 
 @pytest.mark.parametrize("mode", ["stream", "ranged"])
 def test_an_object_swapped_in_between(
-    reader: ObjectReader, proxy: FaultProxy, moto: S3Server, data: bytes, mode: str
+    reader: ObjectReader, proxy: FaultProxy, server: S3Server, data: bytes, mode: str
 ) -> None:
     bucket = reader.store.url.split("/")[2]
 
     def swap() -> None:
-        moto.client.put_object(Bucket=bucket, Key="set/shard.tar", Body=data[::-1])
+        server.client.put_object(Bucket=bucket, Key="set/shard.tar", Body=data[::-1])
 
     proxy.faults = [Fault(kind="fin", after=1_000_000, then=swap)]
     parts = reader.stream() if mode == "stream" else reader.ranged(part=2_000_000, depth=2)

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from helpers.store_fixtures import bucket, moto, proxy, s3  # noqa: F401
+from helpers.store_fixtures import bucket, moto, proxy, rados, s3, server  # noqa: F401

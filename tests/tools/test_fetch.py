@@ -28,9 +28,9 @@ def toy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def url(toy: Path, proxy: FaultProxy, moto: S3Server) -> str:
+def url(toy: Path, proxy: FaultProxy, server: S3Server) -> str:
     """The toy set, pushed; the proxy's log is empty."""
-    url = f"s3://{moto.bucket()}/toy"
+    url = f"s3://{server.bucket()}/toy"
     assert main(["push", str(toy), url, "--quiet"]) == 0
     proxy.log.clear()
     return url
@@ -40,9 +40,9 @@ def gets(proxy: FaultProxy) -> list[str]:
     return [entry.path.rpartition("/")[2] for entry in proxy.seen("GET") if "list-type" not in entry.path]
 
 
-def version_of(url: str, moto: S3Server) -> str:
+def version_of(url: str, server: S3Server) -> str:
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
-    return json.loads(moto.get(bucket, f"{prefix}/latest.json"))["version"]
+    return json.loads(server.get(bucket, f"{prefix}/latest.json"))["version"]
 
 
 def test_fetch_then_nothing_more(
@@ -60,11 +60,11 @@ def test_fetch_then_nothing_more(
     assert main(["validate", str(out), "--level", "full", "--quiet"]) == 0
 
 
-def test_a_version_and_a_plain_copy(toy: Path, url: str, moto: S3Server, tmp_path: Path) -> None:
-    assert main(["fetch", f"{url}/{version_of(url, moto)}", str(tmp_path / "a"), "--quiet"]) == 0
-    bucket = moto.bucket()
+def test_a_version_and_a_plain_copy(toy: Path, url: str, server: S3Server, tmp_path: Path) -> None:
+    assert main(["fetch", f"{url}/{version_of(url, server)}", str(tmp_path / "a"), "--quiet"]) == 0
+    bucket = server.bucket()
     for path in toy.iterdir():
-        moto.client.upload_file(str(path), bucket, f"copied/{path.name}")
+        server.client.upload_file(str(path), bucket, f"copied/{path.name}")
     assert main(["fetch", f"s3://{bucket}/copied", str(tmp_path / "b"), "--quiet"]) == 0
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(toy)
 
@@ -89,22 +89,22 @@ def test_a_flipped_byte_is_fetched_again(
 
 
 def test_damage_in_the_store_is_named_and_the_rest_kept(
-    toy: Path, url: str, moto: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy: Path, url: str, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bucket = url.split("/")[2]
-    key = f"toy/{version_of(url, moto)}/train-00001.tar"
+    key = f"toy/{version_of(url, server)}/train-00001.tar"
     good = (toy / "train-00001.tar").read_bytes()
-    moto.client.put_object(Bucket=bucket, Key=key, Body=good[:5000] + b"?" + good[5001:])
+    server.client.put_object(Bucket=bucket, Key=key, Body=good[:5000] + b"?" + good[5001:])
     out = tmp_path / "out"
     assert main(["fetch", url, str(out)]) == 1
     assert f"s3://{bucket}/{key}: damaged in the store" in capsys.readouterr().out
     found = files_of(out)
     assert "manifest.json" not in found
     assert set(found) == set(files_of(toy)) - {"manifest.json", "train-00001.tar"}
-    moto.client.put_object(Bucket=bucket, Key=key, Body=good[:-1])
+    server.client.put_object(Bucket=bucket, Key=key, Body=good[:-1])
     assert main(["fetch", url, str(out)]) == 1
     assert "not as long as it should be" in capsys.readouterr().out
-    moto.client.put_object(Bucket=bucket, Key=key, Body=good)
+    server.client.put_object(Bucket=bucket, Key=key, Body=good)
     assert main(["fetch", url, str(out)]) == 0
     assert "1 files received" in capsys.readouterr().out
     assert files_of(out) == files_of(toy)
@@ -125,16 +125,16 @@ def test_recheck_repairs(toy: Path, url: str, proxy: FaultProxy, tmp_path: Path)
     assert files_of(out) == files_of(toy)
 
 
-def test_killed_at_any_point(tmp_path: Path, moto: S3Server, proxy: FaultProxy) -> None:
+def test_killed_at_any_point(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> None:
     source, out = tmp_path / "heavy", tmp_path / "out"
     heavy_set(source, [60_000_000, 30_000])
-    url = f"s3://{moto.bucket()}/h"
+    url = f"s3://{server.bucket()}/h"
     assert main(["push", str(source), url, "--quiet"]) == 0
     proxy.log.clear()
     proxy.rate = 20e6
     done: set[int] = set()
     for kill_after in (2, 5):
-        process = start("fetch", url, out, "--jobs", "2", environment=moto.environment(proxy.url))
+        process = start("fetch", url, out, "--jobs", "2", environment=server.environment(proxy.url))
         deadline = time.monotonic() + 60
         journal = out / "train-00000.tar.part.json"
         while not journal.exists() or len(journal.read_text().splitlines()) < 1 + kill_after:
@@ -158,16 +158,16 @@ def test_killed_at_any_point(tmp_path: Path, moto: S3Server, proxy: FaultProxy) 
     assert starts == set(range(-(-(source / "train-00000.tar").stat().st_size // RANGE))) - done
 
 
-def test_a_swapped_object_starts_anew(tmp_path: Path, moto: S3Server, proxy: FaultProxy) -> None:
+def test_a_swapped_object_starts_anew(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> None:
     source, out = tmp_path / "heavy", tmp_path / "out"
     heavy_set(source, [20_000_000])
-    url = f"s3://{moto.bucket()}/h"
+    url = f"s3://{server.bucket()}/h"
     assert main(["push", str(source), url, "--quiet"]) == 0
-    key = f"h/{version_of(url, moto)}/train-00000.tar"
+    key = f"h/{version_of(url, server)}/train-00000.tar"
     good = (source / "train-00000.tar").read_bytes()
 
     def swap(data: bytes) -> None:
-        moto.client.put_object(Bucket=url.split("/")[2], Key=key, Body=data)
+        server.client.put_object(Bucket=url.split("/")[2], Key=key, Body=data)
 
     proxy.faults = [Fault(kind="fin", path="00000.tar", after=1_000_000, then=lambda: swap(good[::-1]))]
     assert main(["fetch", url, str(out), "--quiet", "--jobs", "1"]) == 1
@@ -208,13 +208,13 @@ def test_a_folder_with_something_else_is_refused(
     assert "7 files received" in capsys.readouterr().out
 
 
-def test_no_set_no_bucket_no_manifest(url: str, moto: S3Server, tmp_path: Path, proxy: FaultProxy) -> None:
+def test_no_set_no_bucket_no_manifest(url: str, server: S3Server, tmp_path: Path, proxy: FaultProxy) -> None:
     out = str(tmp_path / "out")
     assert main(["fetch", "s3://no-such-bucket-here/x", out]) == 2
     assert main(["fetch", f"{url}/nothing", out]) == 2
     assert main(["fetch", str(tmp_path / "nowhere"), out]) == 2
     bucket = url.split("/")[2]
-    moto.client.put_object(Bucket=bucket, Key="toy/latest.json", Body=b'{"version": "../x", "digest": ""}')
+    server.client.put_object(Bucket=bucket, Key="toy/latest.json", Body=b'{"version": "../x", "digest": ""}')
     assert main(["fetch", url, out]) == 1
     assert not Path(out).exists()
 
@@ -226,7 +226,9 @@ def test_too_little_room(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(gets(proxy)) == {"latest.json", "manifest.json"}
 
 
-def test_a_reader_stays_on_its_version(toy: Path, url: str, moto: S3Server, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_a_reader_stays_on_its_version(
+    toy: Path, url: str, server: S3Server, proxy: FaultProxy, tmp_path: Path
+) -> None:
     second = tmp_path / "second"
     shutil.copytree(toy, second)
     edit_manifest(second, lambda value: value.update(name="second"))

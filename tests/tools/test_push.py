@@ -59,8 +59,8 @@ def test_a_push_is_a_version_and_latest(
     assert sorted(path.name for path in toy.iterdir() if path.name.startswith(".")) == []
 
 
-def test_a_second_push_sends_nothing(toy: Path, moto: S3Server, proxy: FaultProxy) -> None:
-    url = f"s3://{moto.bucket()}/toy"
+def test_a_second_push_sends_nothing(toy: Path, server: S3Server, proxy: FaultProxy) -> None:
+    url = f"s3://{server.bucket()}/toy"
     assert main(["push", str(toy), url, "--quiet"]) == 0
     puts = [entry.path for entry in proxy.seen("PUT")]
     assert [p.rpartition("/")[2].split("?")[0] for p in puts[-3:]] == [".pushed.json", "manifest.json", "latest.json"]
@@ -135,10 +135,10 @@ def test_no_latest(toy: Path, s3: S3Server, bucket: str) -> None:
 
 @pytest.mark.parametrize("fault", ["rst-request", "503"])
 def test_uploads_are_tried_again(
-    tmp_path: Path, moto: S3Server, proxy: FaultProxy, fault: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: S3Server, proxy: FaultProxy, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     heavy_set(tmp_path / "heavy", [12_000_000])
-    bucket = moto.bucket()
+    bucket = server.bucket()
     proxy.faults = [
         Fault(kind=fault, method="PUT", path="partNumber=2", times=3),
         Fault(kind=fault, method="POST", path="uploadId", times=1),
@@ -148,45 +148,47 @@ def test_uploads_are_tried_again(
     assert main(["push", str(tmp_path / "heavy"), f"s3://{bucket}/h", "--part-size", "5", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert sum(value["retries"].values()) == 6
-    found = stored(moto, bucket, f"h/{version_of(tmp_path / 'heavy')}")
+    found = stored(server, bucket, f"h/{version_of(tmp_path / 'heavy')}")
     found.pop(".pushed.json")
     assert found == files_of(tmp_path / "heavy")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "latest.json"])
-def test_an_answer_lost_after_the_write_is_no_conflict(toy: Path, moto: S3Server, proxy: FaultProxy, name: str) -> None:
+def test_an_answer_lost_after_the_write_is_no_conflict(
+    toy: Path, server: S3Server, proxy: FaultProxy, name: str
+) -> None:
     proxy.faults = [Fault(kind="lost", method="PUT", path=name)]
-    assert main(["push", str(toy), f"s3://{moto.bucket()}/toy", "--quiet"]) == 0
+    assert main(["push", str(toy), f"s3://{server.bucket()}/toy", "--quiet"]) == 0
     assert len(proxy.seen("PUT", name)) == 2
 
 
-def test_killed_in_the_middle_of_a_shard(tmp_path: Path, moto: S3Server, proxy: FaultProxy) -> None:
+def test_killed_in_the_middle_of_a_shard(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> None:
     folder = tmp_path / "heavy"
     heavy_set(folder, [50_000_000])
-    bucket = moto.bucket()
+    bucket = server.bucket()
     parts = -(-(folder / "train-00000.tar").stat().st_size // PART)
     words = ["push", folder, f"s3://{bucket}/h", "--part-size", "5", "--jobs", "2"]
     proxy.first_byte = 0.1
-    process = start(*words, environment=moto.environment(proxy.url))
+    process = start(*words, environment=server.environment(proxy.url))
     deadline = time.monotonic() + 60
     while sum(entry.status == 200 for entry in proxy.seen("PUT", "partNumber")) < 5:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not [key for key in moto.keys(bucket) if key.endswith((".tar", "manifest.json", "latest.json"))]
+    assert not [key for key in server.keys(bucket) if key.endswith((".tar", "manifest.json", "latest.json"))]
     time.sleep(0.3)
     arrived = len([entry for entry in proxy.seen("PUT", "partNumber") if entry.status == 200])
     proxy.log.clear()
     proxy.first_byte = 0.0
-    result = start(*words, "--json", environment=moto.environment(proxy.url))
+    result = start(*words, "--json", environment=server.environment(proxy.url))
     out, err = result.communicate(timeout=120)
     assert result.returncode == 0, err
     sent = len(proxy.seen("PUT", "partNumber"))
     assert sent <= parts - 5
     assert sent >= parts - arrived
     assert json.loads(out)["parts_kept"] == parts - sent
-    found = stored(moto, bucket, f"h/{version_of(folder)}")
+    found = stored(server, bucket, f"h/{version_of(folder)}")
     found.pop(".pushed.json")
     assert found == files_of(folder)
     assert not list(folder.glob(".push-*"))
@@ -194,7 +196,7 @@ def test_killed_in_the_middle_of_a_shard(tmp_path: Path, moto: S3Server, proxy: 
 
 def test_abort_incomplete_removes_ours_only(
     tmp_path: Path,
-    moto: S3Server,
+    server: S3Server,
     proxy: FaultProxy,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -202,8 +204,8 @@ def test_abort_incomplete_removes_ours_only(
     monkeypatch.setenv("WDSMIX_STORE_TRIES", "3")
     folder = tmp_path / "heavy"
     heavy_set(folder, [12_000_000])
-    bucket = moto.bucket()
-    theirs = moto.client.create_multipart_upload(Bucket=bucket, Key=f"h/{version_of(folder)}/train-00000.tar")
+    bucket = server.bucket()
+    theirs = server.client.create_multipart_upload(Bucket=bucket, Key=f"h/{version_of(folder)}/train-00000.tar")
     proxy.faults = [Fault(kind="503", method="PUT", path="partNumber=2", times=100)]
     assert main(["push", str(folder), f"s3://{bucket}/h", "--part-size", "5", "--quiet"]) == 4
     err = capsys.readouterr().err
@@ -211,7 +213,7 @@ def test_abort_incomplete_removes_ours_only(
     assert main(["push", str(folder), f"s3://{bucket}/h", "--dry-run"]) == 0
     assert capsys.readouterr().out.count("an unfinished upload") == 2
     assert main(["push", str(folder), f"s3://{bucket}/h", "--abort-incomplete"]) == 0
-    left = moto.client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    left = server.client.list_multipart_uploads(Bucket=bucket)["Uploads"]
     assert [entry["UploadId"] for entry in left] == [theirs["UploadId"]]
 
 
@@ -252,20 +254,20 @@ def test_two_pushes_race_for_latest(tmp_path: Path, s3: S3Server, bucket: str) -
 
 
 def test_a_store_without_conditions_is_refused(
-    toy: Path, moto: S3Server, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
+    toy: Path, server: S3Server, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxy.faults = [Fault(kind="200", method="PUT", path=".wdsmix-probe", times=100)]
-    url = f"s3://{moto.bucket()}/toy"
+    url = f"s3://{server.bucket()}/toy"
     assert main(["push", str(toy), url, "--quiet"]) == 3
     assert "--no-conditional publishes all the same" in capsys.readouterr().err
     assert main(["push", str(toy), url, "--quiet", "--no-conditional"]) == 0
 
 
 def test_a_wrong_secret_ends_at_once(
-    toy: Path, moto: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: Path, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-anybody")
-    assert main(["push", str(toy), f"s3://{moto.bucket()}/toy"]) == 4
+    assert main(["push", str(toy), f"s3://{server.bucket()}/toy"]) == 4
     assert len(proxy.log) == 1
     captured = capsys.readouterr()
     assert "SignatureDoesNotMatch (403)" in captured.err

@@ -33,8 +33,8 @@ def toy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def url(toy: Path, proxy: FaultProxy, moto: S3Server) -> str:
-    url = f"s3://{moto.bucket()}/toy"
+def url(toy: Path, proxy: FaultProxy, server: S3Server) -> str:
+    url = f"s3://{server.bucket()}/toy"
     assert main(["push", str(toy), url, "--quiet"]) == 0
     proxy.log.clear()
     return url
@@ -51,11 +51,11 @@ def web(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def upload(moto: S3Server, folder: Path) -> str:
+def upload(server: S3Server, folder: Path) -> str:
     """A set as another tool copies it up."""
-    bucket = moto.bucket()
+    bucket = server.bucket()
     for name, data in files_of(folder).items():
-        moto.client.put_object(Bucket=bucket, Key=f"copy/{name}", Body=data)
+        server.client.put_object(Bucket=bucket, Key=f"copy/{name}", Body=data)
     return f"s3://{bucket}/copy"
 
 
@@ -109,9 +109,9 @@ def damage(folder: Path, kind: str) -> None:
     "kind",
     "payload header end grown arrow no-arrow missing extra index stats manifest".split(),  # noqa: SIM905
 )
-def test_the_same_faults_as_on_disk(toy: Path, kind: str, moto: S3Server, s3: S3Server) -> None:
+def test_the_same_faults_as_on_disk(toy: Path, kind: str, server: S3Server, s3: S3Server) -> None:
     damage(toy, kind)
-    url = upload(moto, toy)
+    url = upload(server, toy)
     for level in ("list", "quick", "full"):
         here = verify(toy, level=level)
         there = verify(url, level=level)
@@ -124,11 +124,11 @@ def test_the_same_faults_as_on_disk(toy: Path, kind: str, moto: S3Server, s3: S3
 
 
 def test_head_finds_a_replaced_object(
-    toy: Path, url: str, moto: S3Server, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
+    toy: Path, url: str, server: S3Server, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = "v-" + digest_of((toy / "manifest.json").read_bytes())[:12]
     data = (toy / "train-00001.tar").read_bytes()
-    moto.client.put_object(Bucket=url.split("/")[2], Key=f"toy/{version}/train-00001.tar", Body=data[::-1])
+    server.client.put_object(Bucket=url.split("/")[2], Key=f"toy/{version}/train-00001.tar", Body=data[::-1])
     assert main(["validate", url, "--level", "list"]) == 0
     proxy.log.clear()
     assert main(["validate", url, "--level", "head"]) == 1
@@ -147,7 +147,7 @@ def test_workers(url: str) -> None:
         assert main(["validate", url, "--level", "full", "--quiet", "--jobs", "2"]) == 0
 
 
-def test_exit_codes(toy: Path, url: str, proxy: FaultProxy, moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_codes(toy: Path, url: str, proxy: FaultProxy, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["validate", f"{url}/nothing"]) == 2
     assert main(["validate", "s3://no-such-bucket-here/x"]) == 2
     assert main(["validate", "ftp://host/x"]) == 2
@@ -157,7 +157,7 @@ def test_exit_codes(toy: Path, url: str, proxy: FaultProxy, moto: S3Server, monk
     assert main(["validate", url, "--digest", "0123"]) == 1
 
     def swap() -> None:
-        moto.client.put_object(Bucket=bucket, Key=f"toy/{version}/train-00000.tar", Body=b"other")
+        server.client.put_object(Bucket=bucket, Key=f"toy/{version}/train-00000.tar", Body=b"other")
 
     proxy.faults = [Fault(kind="fin", path="train-00000.tar", after=100, then=swap)]
     assert main(["validate", url, "--level", "full", "--quiet", "--jobs", "1"]) == 3
@@ -170,7 +170,7 @@ def test_exit_codes(toy: Path, url: str, proxy: FaultProxy, moto: S3Server, monk
     assert main(["validate", url]) == 4
 
 
-def test_a_half_pushed_version(toy: Path, moto: S3Server, s3: S3Server, bucket: str) -> None:
+def test_a_half_pushed_version(toy: Path, server: S3Server, s3: S3Server, bucket: str) -> None:
     version = "v-" + digest_of((toy / "manifest.json").read_bytes())[:12]
     s3.client.put_object(Bucket=bucket, Key=f"toy/{version}/stats.json", Body=b"{}")
     assert main(["validate", f"s3://{bucket}/toy/{version}"]) == 1
@@ -195,7 +195,7 @@ def test_a_folder_by_url(toy: Path, tmp_path: Path) -> None:
     assert main(["validate", f"file://{tmp_path}/store"]) == 1
 
 
-def test_another_version_under_the_name(toy: Path, moto: S3Server, s3: S3Server, bucket: str) -> None:
+def test_another_version_under_the_name(toy: Path, server: S3Server, s3: S3Server, bucket: str) -> None:
     version = "v-" + digest_of((toy / "manifest.json").read_bytes())[:12]
     edit_manifest(toy, lambda value: value.update(name="other"))
     for name, data in files_of(toy).items():

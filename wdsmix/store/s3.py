@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wdsmix.errors import ConfigError
-from wdsmix.store.base import MissingObjectError, ObjectInfo, Store, TransientError, md5
+from wdsmix.store.base import MissingObjectError, ObjectInfo, PreconditionError, Store, TransientError, md5
 from wdsmix.store.retry import StoreOptions
 from wdsmix.store.s3_errors import mapped
 
@@ -163,13 +163,20 @@ class S3Store(Store):
 
     def _put(self, key: str, data: bytes, if_match: str | None, if_absent: bool, metadata: Mapping[str, str]) -> str:
         more: dict[str, Any] = {"Metadata": dict(metadata)} if metadata else {}
-        if if_match is not None:
-            more["IfMatch"] = if_match
         if if_absent:
             more["IfNoneMatch"] = "*"
-        with mapped(self.where(key), "PUT"):
-            answer = self._client.put_object(**self._at(key), Body=data, ContentMD5=_b64(md5(data)), **more)
-        return str(answer.get("ETag", ""))
+        spellings = [None] if if_match is None else [if_match, if_match.strip('"')]  # Ceph compares without quotes
+        for last, spelling in enumerate(spellings, 1 - len(spellings)):
+            if spelling is not None:
+                more["IfMatch"] = spelling
+            try:
+                with mapped(self.where(key), "PUT"):
+                    answer = self._client.put_object(**self._at(key), Body=data, ContentMD5=_b64(md5(data)), **more)
+                return str(answer.get("ETag", ""))
+            except PreconditionError:
+                if last == 0:
+                    raise
+        raise PreconditionError("the object is another version", path=self.where(key))
 
     def _delete(self, key: str) -> None:
         with mapped(self.where(key), "DELETE"):
