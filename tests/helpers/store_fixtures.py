@@ -17,6 +17,9 @@ import pytest
 from helpers.fault_proxy import FaultProxy
 from helpers.s3_server import S3Server, connect, start_moto
 
+S3_BY_OBSTORE = {"AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+"""What obstore needs beyond what boto3 takes."""
+
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:

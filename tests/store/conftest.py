@@ -1,5 +1,0 @@
-"""Servers for tests of stores."""
-
-from __future__ import annotations
-
-from helpers.store_fixtures import bucket, moto, proxy, rados, s3, server  # noqa: F401
