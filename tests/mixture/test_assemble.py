@@ -12,7 +12,8 @@ from wdsmix.mixture.assemble import _gather
 def test_a_vector_that_only_some_frames_have_counts_only_where_the_whole_window_has_it() -> None:
     """Sets adopted from foreign tars may lack a vector frame by frame."""
     rows = np.arange(12, dtype=np.float32).reshape(6, 2)
-    shard = SimpleNamespace(vectors={"v": rows}, present={"v": np.array([1, 1, 0, 1, 1, 1], bool)})
+    there = np.array([1, 1, 0, 1, 1, 1], bool)
+    shard = SimpleNamespace(vectors={"v": rows}, present={"v": there}, complete=frozenset())
     out, present = np.zeros((4, 2, 3), np.float32), np.zeros(4, bool)
     windows = np.array([[0, 1], [1, 2], [3, 4]])
     _gather(shard, "v", windows, np.array([2, 0, 3]), out, present)

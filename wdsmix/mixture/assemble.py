@@ -187,7 +187,11 @@ class Assembler:
                 elif name in shard.vectors:
                     rows = acted if name == "action" else observed
                     _gather(shard, name, rows, where, arrays[name], present[name])
-            nbytes += int(shard.length[observed].sum(dtype=np.int64))
+            nbytes += int(shard.length.take(observed).sum(dtype=np.int64))
+            if len(shard.tasks) == 1:
+                for b in where.tolist():
+                    tasks[b] = shard.tasks[0]
+                continue
             codes = shard.task[first[:, 0] + samples.frame[where]]
             for b, code in zip(where.tolist(), codes.tolist(), strict=True):
                 tasks[b] = shard.tasks[code]
@@ -238,9 +242,10 @@ class Assembler:
         opened = files.get((place, shard))
         if opened is None:
             opened = files[place, shard] = self._sources[place].set.shard(shard)
-        start = int(opened.offset[row])
+        start, length = int(opened.offset[row]), int(opened.length[row])
+        opened.pages.touch(start, start + length)
         try:
-            frame = check_frame(opened.tar, start, int(opened.length[row]), int(opened.crc32c[row]))
+            frame = check_frame(opened.tar, start, length, int(opened.crc32c[row]))
             decode_frame(frame, slots, images, mask, may_resize=self._layout.resizes)
         except DataError as error:
             raise self._fault(error, place, shard, key, start) from error
@@ -333,9 +338,9 @@ def _gather(
     present: npt.NDArray[np.bool_],
 ) -> None:
     """Copies rows [n, T] of a shard's vector to places of the batch."""
-    values = shard.vectors[name][rows]
+    values = shard.vectors[name].take(rows, axis=0)
     if out.ndim == 2:  # reward, done
         out[where] = values[..., 0]
     else:
         out[where, :, : values.shape[-1]] = values
-    present[where] = shard.present[name][rows].all(axis=1)
+    present[where] = name in shard.complete or shard.present[name][rows].all(axis=1)

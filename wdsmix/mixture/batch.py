@@ -6,6 +6,7 @@ and cross a process border as one thing. Pictures are NHWC in memory: what JPEG 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ class Field:
     @property
     def nbytes(self) -> int:
         """Its size."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def batch_fields(layout: Layout, size: int) -> dict[str, Field]:

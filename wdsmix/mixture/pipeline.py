@@ -112,6 +112,7 @@ class Pipeline:
         self._timeout = first_batch_timeout_s
         self._process = os.getpid()
         self._ring = SlotRing(BatchMemory.size_of(self._fields), shared=shared)
+        self._memories: dict[int, BatchMemory] = {}
         self._crew = Crew(threads, "wdsmix-decode")
         self._finished = 0
 
@@ -124,12 +125,15 @@ class Pipeline:
         """Begins to fill a batch."""
         samples = self._assembler.locate(job.source, job.row, job.draw)
         slot = self._ring.take()
+        memory = self._memories.get(slot.number)
+        if memory is None:
+            memory = self._memories[slot.number] = BatchMemory(self._fields, slot.flat)
         hands = min(self._crew.size, self._rows + 1)
         pending = Pending(
             job=job,
             samples=samples,
             slot=slot,
-            memory=BatchMemory(self._fields, slot.flat),
+            memory=memory,
             at_work=hands,
             tasks=[""] * self._rows,
             extras={name: [None] * self._rows for name in self._assembler.layout.extras},

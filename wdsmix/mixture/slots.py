@@ -15,6 +15,8 @@ uses it: the builder alone writes one; the other is set by the builder before it
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import mmap
 import os
 import tempfile
@@ -214,13 +216,31 @@ def lend_tensors(array: Block, fields: Mapping[str, Field]) -> dict[str, torch.T
         array: uint8, the block. The tensors keep it alive.
         fields: Where each array lies in it.
     """
-    flat = torch.from_numpy(array)
+    flat = torch.from_numpy(array[: array.size & ~63])
+    typed: dict[np.dtype[Any], torch.Tensor] = {}
     out: dict[str, torch.Tensor] = {}
     for name, field in fields.items():
-        kind = torch.from_numpy(np.empty(0, dtype=field.dtype)).dtype
-        tensor = flat[field.start : field.start + field.nbytes].view(kind).view(field.shape)
-        out[name] = tensor.movedim(-1, -3) if name in ("images", "goal_images") else tensor
+        base = typed.get(field.dtype)
+        if base is None:
+            base = typed[field.dtype] = flat.view(_torch_dtype(field.dtype))
+        shape, strides = _layout(field.shape, name in ("images", "goal_images"))
+        out[name] = torch.as_strided(base, shape, strides, field.start // field.dtype.itemsize)
     return out
+
+
+@functools.cache
+def _layout(shape: tuple[int, ...], channels_first: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides (elements) of a contiguous array, or of its view whose last axis comes third from the end."""
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    if not channels_first:
+        return shape, strides
+    order = (*range(len(shape) - 3), len(shape) - 1, len(shape) - 3, len(shape) - 2)
+    return tuple(shape[axis] for axis in order), tuple(strides[axis] for axis in order)
+
+
+@functools.cache
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
 
 
 class SlotBatch(dict[str, Any]):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from wdsmix.errors import DataError
 from wdsmix.manifest import FileEntry
 from wdsmix.shards.frames import map_file, read_frames
+from wdsmix.shards.pages import Pages
 from wdsmix.shards.tario import END, iter_members, split_name
 
 __all__ = ["EpisodeRows", "ShardFile"]
@@ -89,6 +90,9 @@ class ShardFile:
         self.tasks = table.tasks
         self.vectors = table.vectors
         self.present = table.present
+        self.complete = frozenset(name for name, there in self.present.items() if there.all())
+        """Vectors that every frame has."""
+        self.pages = Pages(self.tar)
         self._check_places(table_path)
         if episodes is not None:
             self._check_episodes(table_path, episodes)
