@@ -37,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes, one shard each (0: the CPUs)")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="faults to show of each kind (20)")
     parser.add_argument("--digest", default="", metavar="HEX", help="version the set must have, or its first digits")
+    parser.add_argument("--paths", action="store_true", help="one line a file: = fine, - missing, + foreign, * faults")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress, and no table if all is well")
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     import sys
     from contextlib import ExitStack
 
-    from wdsmix.tools.console import result_console
+    from wdsmix.tools.console import plain, result_console
 
     from wdsmix.errors import ConfigError
     from wdsmix.progress import Progress
@@ -75,8 +76,12 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
-    elif not (args.quiet and report.ok):
-        _show(report, result_console())
+    else:
+        if args.paths:
+            for name, symbol in report.paths.items():
+                result_console().print(f"{symbol} {plain(name)}")
+        if not (args.quiet and report.ok):
+            _show(report, result_console())
     return 0 if report.ok else 1
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
+import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -69,6 +73,27 @@ def test_a_version_and_a_plain_copy(toy: Path, url: str, server: S3Server, tmp_p
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(toy)
 
 
+def test_what_another_tool_brings_down_is_a_set(url: str, server: S3Server, tmp_path: Path) -> None:
+    bucket, version = url.split("/")[2], version_of(url, server)
+    out = tmp_path / "out"
+    out.mkdir()
+    for key in server.keys(bucket, f"toy/{version}/"):
+        (out / key.rpartition("/")[2]).write_bytes(server.get(bucket, key))
+    assert main(["validate", str(out), "--level", "full", "--quiet"]) == 0
+
+
+def test_over_http(toy: Path, tmp_path: Path) -> None:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
+        assert main(["push", str(toy), str(tmp_path / "store"), "--quiet"]) == 0
+        url = f"http://127.0.0.1:{web.server_port}"
+        assert main(["fetch", f"{url}/store", str(tmp_path / "a"), "--quiet"]) == 0
+        assert main(["fetch", f"{url}/toy", str(tmp_path / "b"), "--quiet"]) == 0
+        web.shutdown()
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(toy)
+
+
 def test_dry_run(url: str, tmp_path: Path, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fetch", url, str(tmp_path / "out"), "--dry-run"]) == 0
     assert "+ train-00000.tar" in capsys.readouterr().out
@@ -115,8 +140,6 @@ def test_recheck_repairs(toy: Path, url: str, proxy: FaultProxy, tmp_path: Path)
     assert main(["fetch", url, str(out), "--quiet"]) == 0
     stamp = (out / "val-00000.tar").stat()
     flip(out / "val-00000.tar", 700)
-    import os
-
     os.utime(out / "val-00000.tar", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # rot leaves no trace
     proxy.log.clear()
     assert main(["fetch", url, str(out), "--quiet"]) == 0

@@ -71,6 +71,7 @@ def test_a_second_push_sends_nothing(toy: Path, server: S3Server, proxy: FaultPr
     assert [entry.path.rpartition("/")[2] for entry in proxy.seen("GET") if "list-type" not in entry.path] == [
         "latest.json",
         "manifest.json",
+        ".pushed.json",
     ]
 
 
@@ -124,6 +125,42 @@ def test_a_damaged_large_shard_is_not_published(tmp_path: Path, s3: S3Server, bu
     assert main(["push", str(tmp_path / "heavy"), f"s3://{bucket}/h", "--part-size", "5", "--quiet"]) == 1
     assert not [key for key in s3.keys(bucket) if key.endswith(".tar")]
     assert not s3.client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_a_published_version_that_was_touched(
+    toy: Path, s3: S3Server, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, prefix = f"s3://{bucket}/toy", f"toy/{version_of(toy)}"
+    assert main(["push", str(toy), url, "--quiet"]) == 0
+    good = (toy / "val-00000.tar").read_bytes()
+    s3.client.delete_object(Bucket=bucket, Key=f"{prefix}/train-00000.tar")
+    s3.client.put_object(Bucket=bucket, Key=f"{prefix}/val-00000.tar", Body=good[::-1])  # the size tells nothing
+    capsys.readouterr()
+    assert main(["push", str(toy), url, "--dry-run"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert {"+ train-00000.tar", "* val-00000.tar", "= val-00000.frames.arrow"} <= set(lines)
+    assert main(["push", str(toy), url, "--quiet"]) == 3
+    assert main(["push", str(toy), url, "--quiet", "--overwrite"]) == 0
+    found = stored(s3, bucket, prefix)
+    found.pop(".pushed.json")
+    assert found == files_of(toy)
+    s3.client.put_object(Bucket=bucket, Key=f"{prefix}/val-00000.tar", Body=good)  # copied anew: the same bytes
+    assert main(["push", str(toy), url, "--dry-run"]) == 0
+
+
+def test_a_journal_of_another_version(
+    tmp_path: Path, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WDSMIX_STORE_TRIES", "2")
+    folder, url = tmp_path / "heavy", f"s3://{server.bucket()}/h"
+    heavy_set(folder, [12_000_000])
+    proxy.faults = [Fault(kind="503", method="PUT", path="partNumber=2", times=2)]
+    assert main(["push", str(folder), url, "--part-size", "5", "--quiet"]) == 4
+    edit_manifest(folder, lambda value: value.update(name="other"))
+    assert main(["push", str(folder), url, "--part-size", "5", "--quiet"]) == 0
+    assert main(["push", str(folder), url, "--abort-incomplete"]) == 0
+    assert not server.client.list_multipart_uploads(Bucket=url.split("/")[2]).get("Uploads")
+    assert not list(folder.glob(".push-*"))
 
 
 def test_no_latest(toy: Path, s3: S3Server, bucket: str) -> None:
@@ -278,6 +315,7 @@ def test_wrong_usage(toy: Path, bucket: str, capsys: pytest.CaptureFixture[str])
     for url in ("ftp://x/y", "s3://", "s3://user:hush@bucket/x", "https://host/x", f"s3://{bucket}/../x"):
         assert main(["push", str(toy), url]) == 2
     assert main(["push", str(toy), "s3://no-such-bucket-here/x"]) == 2
+    assert main(["push", str(toy), str(toy / "inside")]) == 2
     for options in (["--jobs", "0"], ["--part-size", "4"], ["--bandwidth-limit", "fast"]):
         assert main(["push", str(toy), f"s3://{bucket}/x", *options]) == 2
     assert "hush" not in capsys.readouterr().err

@@ -136,6 +136,18 @@ def test_head_finds_a_replaced_object(
     assert not [entry for entry in proxy.seen("GET") if ".tar" in entry.path]
 
 
+def test_paths(toy: Path, s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(toy, "extra")
+    damage(toy, "missing")
+    damage(toy, "header")
+    for place in (str(toy), upload(s3, toy)):
+        assert main(["validate", place, "--level", "full", "--paths", "--limit", "1"]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        symbols = {line[2:]: line[0] for line in lines[:10]}
+        assert (symbols["notes.txt"], symbols["train-00000.tar"], symbols["train-00001.tar"]) == ("+", "-", "*")
+        assert symbols["val-00000.tar"] == symbols["index.parquet"] == "="
+
+
 def test_a_broken_network_is_no_fault(url: str, proxy: FaultProxy) -> None:
     proxy.faults = [Fault(kind="fin", path=".tar", after=9000, times=3), Fault(kind="503", path=".arrow", times=2)]
     assert main(["validate", url, "--level", "full", "--quiet", "--jobs", "1"]) == 0

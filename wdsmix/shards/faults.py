@@ -91,6 +91,8 @@ class Faults:
     examined: Counter[str] = field(default_factory=Counter)
     """Kind of check -> things it looked at."""
     kept: dict[str, list[Fault]] = field(default_factory=dict)
+    files: dict[str, set[str]] = field(default_factory=dict)
+    """File -> kinds of faults in it."""
 
     def add(
         self,
@@ -106,6 +108,7 @@ class Faults:
         if kind not in _KINDS:
             raise ValueError(f"unknown kind of fault: {kind}")
         self.counts[kind] += 1
+        self.files.setdefault(file, set()).add(kind)
         kept = self.kept.setdefault(kind, [])
         if len(kept) < self.limit:
             kept.append(
@@ -136,6 +139,8 @@ class Faults:
         """Takes over the faults of a part that was checked elsewhere."""
         self.counts.update(other.counts)
         self.examined.update(other.examined)
+        for file, kinds in other.files.items():
+            self.files.setdefault(file, set()).update(kinds)
         for kind, faults in other.kept.items():
             kept = self.kept.setdefault(kind, [])
             kept.extend(faults[: max(0, self.limit - len(kept))])

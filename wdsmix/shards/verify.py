@@ -52,6 +52,17 @@ class Report:
     faults: Faults
     asked: frozenset[str]
     """Kinds of the checks that were made; the others belong to a higher level or had nothing to work on."""
+    names: tuple[str, ...] = ()
+    """Files of the set."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """File -> symbol: ``=`` no fault, ``-`` missing, ``+`` no file of the set, ``*`` other faults."""
+        found = dict.fromkeys(["manifest.json", *self.names], "=")
+        for file, kinds in self.faults.files.items():
+            if file:
+                found[file] = "-" if "missing" in kinds else "+" if kinds <= {"extra", "leftover"} else "*"
+        return dict(sorted(found.items()))
 
     @property
     def ok(self) -> bool:
@@ -80,6 +91,7 @@ class Report:
                 for check in CHECKS
                 if check.kind != "store" or check.kind in self.asked
             ],
+            "paths": self.paths,
             "details": [fault.to_json() for fault in self.faults],
         }
 
@@ -163,6 +175,7 @@ def verify(
         digest=digest_of((folder / "manifest.json").read_bytes()),
         faults=faults,
         asked=frozenset(asked),
+        names=tuple(entry.name for entry in manifest.files),
     )
 
 

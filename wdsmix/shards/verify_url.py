@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from wdsmix.errors import ConfigError, DataError
 from wdsmix.manifest import FileEntry, Manifest, digest_of
@@ -22,7 +19,7 @@ from wdsmix.shards.verify_remote import staged
 from wdsmix.store import MissingObjectError, ObjectInfo, Store, open_store
 from wdsmix.store.local import LocalStore
 from wdsmix.store.transfer import run_all
-from wdsmix.store.versions import LATEST, RECEIPT, is_version, read_latest
+from wdsmix.store.versions import LATEST, is_version, read_latest, read_receipt
 
 __all__ = ["verify_url"]
 
@@ -70,7 +67,13 @@ def verify_url(
                     small, manifest, set(sizes), level == "full", max(jobs, 1), faults, progress, remote=(store, sizes)
                 )
     return Report(
-        path=url, level=level, name=manifest.name, digest=digest_of(data), faults=faults, asked=frozenset(asked)
+        path=url,
+        level=level,
+        name=manifest.name,
+        digest=digest_of(data),
+        faults=faults,
+        asked=frozenset(asked),
+        names=tuple(entry.name for entry in manifest.files),
     )
 
 
@@ -141,16 +144,15 @@ def _check_heads(store: Store, manifest: Manifest, sizes: dict[str, int], faults
     """Compares what the store says of each object with what the push noted and with the manifest."""
     from wdsmix.store.upload import SHA256
 
-    receipt = _receipt(store)
+    receipt = read_receipt(store)
     entries = [entry for entry in manifest.files if entry.name in sizes]
     heads = run_all([_head(store, entry) for entry in entries], _REQUESTS, store.retries)
     for entry, info in zip(entries, heads, strict=True):
         if info is None:
             faults.add("missing", entry.name, "the object has gone")
             continue
-        noted = receipt.get(entry.name, {})
         pairs: list[tuple[str, object, object]] = [
-            ("ETag", noted.get("etag") or None, info.etag or None),
+            ("ETag", receipt.get(entry.name) or None, info.plain_etag or None),
             ("sha256", entry.sha256, info.metadata.get(SHA256)),
             ("crc32c", f"{entry.crc32c:08x}", None if info.crc32c is None else f"{info.crc32c:08x}"),
         ]
@@ -159,11 +161,3 @@ def _check_heads(store: Store, manifest: Manifest, sizes: dict[str, int], faults
         for what, expected, found in known:
             if expected != found:
                 faults.add("store", entry.name, f"{what} differs", expected=expected, found=found)
-
-
-def _receipt(store: Store) -> dict[str, dict[str, Any]]:
-    try:
-        value = json.loads(store.read(RECEIPT)[0])["files"]
-        return {str(name): dict(facts) for name, facts in value.items() if re.fullmatch(r"[\w.-]+", name)}
-    except (MissingObjectError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}

@@ -46,13 +46,19 @@ class ObjectInfo:
     size: int
     """Bytes."""
     etag: str = ""
-    """Names this version of the object, as the store spells it; empty where it says none."""
+    """Names this version of the object, as the store spells it; empty where it says none. Where the store also counts
+    versions, the count follows after ``#``."""
     modified: float = 0.0
     """Seconds since 1970; 0 where unknown."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """What whoever wrote it attached, with lower-case names; only `Store.head` tells."""
     crc32c: int | None = None
     """Of the whole object, where the store keeps it."""
+
+    @property
+    def plain_etag(self) -> str:
+        """The ETag alone."""
+        return self.etag.partition("#")[0]
 
 
 class Body(Protocol):

@@ -65,10 +65,12 @@ class PartFile:
             if {**facts, "etag": ""} != self._facts("") or self.part.stat().st_size != self.entry.bytes:
                 return
             self.etag = str(facts["etag"])
-            self.done = {int(line) for line in lines[:-1]}  # what follows the last line end was cut off
+            self.done = {int(line) for line in lines[:-1]}
             if not all(0 <= number < self.ranges for number in self.done):
                 self.etag, self.done = "", set()
-        except (OSError, ValueError, KeyError, TypeError):
+            elif lines[-1]:  # cut off while it was written
+                self.journal.write_text("\n".join([head, *lines[:-1], ""]))
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
             self.etag, self.done = "", set()
 
     def _facts(self, etag: str) -> dict[str, object]:

@@ -230,7 +230,22 @@ def fetch(
         StorageError: the store can't be reached or refuses.
     """
     source = resolve(store)
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("not a folder", path=folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _fetch(source, folder, options, progress, planned)
+    except OSError as error:
+        raise DataError(f"can't be written: {error.strerror}", path=error.filename or folder) from error
+
+
+def _fetch(
+    source: Version,
+    folder: Path,
+    options: FetchOptions,
+    progress: Callable[[int, int], None] | None,
+    planned: Callable[[FetchPlan], None] | None,
+) -> FetchResult:
     with exclusive(folder / ".fetch.lock", "is fetching to this folder"):
         stamps = _Stamps(folder)
         plan = _plan(source, folder, options, stamps)
@@ -247,7 +262,7 @@ def fetch(
             if not (folder / MANIFEST).is_file():
                 write_atomic(folder / MANIFEST, source.data)
             stamps.write()
-        result.retries = store.retries.counts
+        result.retries = source.store.retries.counts
     return result
 
 
@@ -267,21 +282,22 @@ def _receive(
     files = max(1, min(options.jobs, len(work)))
     each = max(1, options.jobs // files)
 
-    def one(entry: FileEntry) -> Callable[[], None]:
-        def task() -> None:
+    def one(entry: FileEntry) -> Callable[[], str]:
+        def task() -> str:
             path = folder / entry.name
             try:
                 receive(source.store, path, entry, jobs=each, throttle=throttle, meter=meter)
             except DataError as error:
-                result.bad.append(str(error))
-            else:
-                stamps.note(path, entry)
-                result.files_received += 1
+                return str(error)
+            stamps.note(path, entry)
+            return ""
 
         return task
 
     try:
-        run_all([one(entry) for entry in work], files, source.store.retries)
+        said = run_all([one(entry) for entry in work], files, source.store.retries)
+        result.bad = [text for text in said if text]
+        result.files_received = len(said) - len(result.bad)
     finally:
         result.bytes_received = meter.bytes
         if work:

@@ -26,6 +26,7 @@ from wdsmix.store.retry import StoreOptions
 
 __all__ = ["ObstoreStore", "guard"]
 
+_PART = 16 << 20
 _user = 0
 """Process that made the first request; children inherit the number."""
 
@@ -108,7 +109,7 @@ class ObstoreStore(Store):
         elif start:
             wanted["range"] = {"offset": start}
         if etag:
-            wanted["if_match"] = etag
+            wanted["if_match"] = etag.partition("#")[0]
         with _mapped(self.where(key)):
             result = obstore.get(self._store, key, options=cast("Any", wanted))
             return _ObstoreBody(result, _info(key, result.meta), int(result.range[0]), self.where(key))
@@ -117,7 +118,9 @@ class ObstoreStore(Store):
         import obstore
 
         with _mapped(self.where(key)):
-            return _info(key, obstore.head(self._store, key))
+            answer = obstore.get(self._store, key, options=cast("Any", {"head": True}))
+            metadata = {str(name).lower(): value for name, value in answer.attributes.items()}
+            return _info(key, answer.meta, metadata)
 
     def _page(self, prefix: str, page: str) -> tuple[Sequence[ObjectInfo], str | None]:
         import obstore
@@ -130,19 +133,29 @@ class ObstoreStore(Store):
     def _put(self, key: str, data: bytes, if_match: str | None, if_absent: bool, metadata: Mapping[str, str]) -> str:
         import obstore
 
-        mode: Any = "create" if if_absent else "overwrite" if if_match is None else {"e_tag": if_match}
+        mode: Any = "create" if if_absent else "overwrite"
+        if if_match is not None:  # Google's store goes by the count of versions, the others by the ETag
+            etag, _, version = if_match.partition("#")
+            mode = {"e_tag": etag, "version": version} if version else {"e_tag": etag}
         with _mapped(self.where(key)):
-            answer = obstore.put(self._store, key, data, mode=mode, use_multipart=False)
-        return str(answer.get("e_tag") or "")
+            answer = obstore.put(
+                self._store, key, data, mode=mode, use_multipart=False, attributes=cast("Any", dict(metadata) or None)
+            )
+        return _etag(answer)
 
     def put_file(self, key: str, path: Path, *, metadata: Mapping[str, str] | None = None) -> str:
         """Sends a file; large ones in parts."""
         import obstore
 
+        part = max(_PART, path.stat().st_size // 9_000)
+
         def request() -> str:
             with _mapped(self.where(key)):
-                answer = obstore.put(self._store, key, path)
-            return str(answer.get("e_tag") or "")
+                return _etag(
+                    obstore.put(
+                        self._store, key, path, chunk_size=part, attributes=cast("Any", dict(metadata or {}) or None)
+                    )
+                )
 
         return self.retries.call(request)
 
@@ -156,10 +169,19 @@ class ObstoreStore(Store):
             return
 
 
-def _info(key: str, meta: Any) -> ObjectInfo:
+def _info(key: str, meta: Any, metadata: Mapping[str, str] | None = None) -> ObjectInfo:
     return ObjectInfo(
-        key=key, size=int(meta["size"]), etag=meta.get("e_tag") or "", modified=meta["last_modified"].timestamp()
+        key=key,
+        size=int(meta["size"]),
+        etag=_etag(meta),
+        modified=meta["last_modified"].timestamp(),
+        metadata=metadata or {},
     )
+
+
+def _etag(facts: Any) -> str:
+    etag, version = facts.get("e_tag") or "", facts.get("version")
+    return f"{etag}#{version}" if version else etag
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.manifest import FileEntry, canonical_json
 from wdsmix.shards.files import PARTIAL
-from wdsmix.store.base import ObjectInfo, Store
+from wdsmix.store.base import MissingObjectError, ObjectInfo, Store
 from wdsmix.store.local import LocalStore
 from wdsmix.store.s3 import S3Store
 from wdsmix.store.transfer import Meter, Throttle, exclusive, run_all
@@ -23,10 +23,11 @@ from wdsmix.store.versions import (
     RECEIPT,
     Latest,
     Version,
+    open_manifest,
     put_new,
     read_latest,
+    read_receipt,
     require_conditions,
-    resolve,
     version_name,
     write_latest,
 )
@@ -121,6 +122,8 @@ def plan_push(folder: Path, store: Store, *, jobs: int = 8, uploads: bool = Fals
         raise ConfigError("can't be written to", path=store.url, expected="s3://, gs://, az:// or a folder")
     if not folder.is_dir():
         raise ConfigError("no such folder", path=folder)
+    if isinstance(store, LocalStore) and store.folder.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError("a set can't be pushed into itself", path=store.url)
     local = _open_local(folder)
     latest = read_latest(store)
     target = store.child(version_name(local.digest))
@@ -128,6 +131,7 @@ def plan_push(folder: Path, store: Store, *, jobs: int = 8, uploads: bool = Fals
     published = MANIFEST in there
     if published and target.read(MANIFEST)[0] != local.data:
         raise ConflictError("another manifest is there", path=target.where(MANIFEST), expected=local.digest)
+    noted = read_receipt(target) if published else {}
     files = dict.fromkeys(sorted(set(there) - {MANIFEST, RECEIPT}), "extra")
 
     def compare(entry: FileEntry) -> Callable[[], tuple[str, str]]:
@@ -135,8 +139,8 @@ def plan_push(folder: Path, store: Store, *, jobs: int = 8, uploads: bool = Fals
             info = there.get(entry.name)
             if info is None:
                 return entry.name, "new"
-            same = info.size == entry.bytes and (published or holds(target, info, folder / entry.name, entry))
-            return entry.name, "same" if same else "differs"
+            pushed = info.size == entry.bytes and info.plain_etag and noted.get(entry.name) == info.plain_etag
+            return entry.name, "same" if pushed or holds(target, info, folder / entry.name, entry) else "differs"
 
         return task
 
@@ -152,9 +156,10 @@ def plan_push(folder: Path, store: Store, *, jobs: int = 8, uploads: bool = Fals
 
 
 def _open_local(folder: Path) -> Version:
+    store = LocalStore(str(folder.absolute()))
     try:
-        local = resolve(LocalStore(str(folder.absolute())))
-    except ConfigError as error:
+        local = open_manifest(store, store.read(MANIFEST)[0])
+    except MissingObjectError as error:
         raise DataError("not a finished shard set: no manifest.json", path=folder) from error
     for entry in local.manifest.files:
         path = folder / entry.name
@@ -206,6 +211,9 @@ def push(
         outdated = options.latest and (plan.latest is None or plan.latest.digest != plan.local.digest)
         if options.conditional and (outdated or not plan.published):
             require_conditions(store)
+        for name, kind in plan.files.items():
+            if kind == "same":
+                journal.end(f"{version_name(plan.local.digest)}/{name}")  # killed after its last request
         result = PushResult(version=version_name(plan.local.digest), digest=plan.local.digest)
         _send(folder, plan, options, journal, result, progress)
         if outdated:
@@ -248,7 +256,7 @@ def _send(
         if entry.name not in infos or infos[entry.name].size != entry.bytes:
             raise DataError("an object has gone while the set was pushed", path=target.where(entry.name))
     receipt: dict[str, Any] = {
-        entry.name: {"bytes": entry.bytes, "etag": infos[entry.name].etag} for entry in manifest.files
+        entry.name: {"bytes": entry.bytes, "etag": infos[entry.name].plain_etag} for entry in manifest.files
     }
     target.put(RECEIPT, canonical_json({"files": receipt}))
     put_new(target, MANIFEST, plan.local.data, conditional=options.conditional)
@@ -257,13 +265,11 @@ def _send(
 def abort_incomplete(folder: Path, store: Store) -> list[str]:
     """Throws away the unfinished uploads that pushes of this folder to this place began; returns their files."""
     with _journal(folder, store) as journal:
-        target = store.child(version_name(_open_local(folder).digest))
-        if not isinstance(target, S3Store):
-            return []
-        gone = sorted(journal.uploads)
-        for name in gone:
-            target.abort_upload(name, str(journal.uploads[name].get("upload_id", "")))
-            journal.end(name)
+        gone = sorted(journal.uploads) if isinstance(store, S3Store) else []
+        for key in gone:
+            if isinstance(store, S3Store):
+                store.abort_upload(key, str(journal.uploads[key].get("upload_id", "")))
+            journal.end(key)
         return gone
 
 

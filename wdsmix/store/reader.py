@@ -46,7 +46,7 @@ class ObjectReader:
 
     def _check(self, info: ObjectInfo) -> None:
         path = self.store.where(self.key)
-        if self._etag and info.etag and info.etag != self._etag:
+        if self._etag and info.etag and info.plain_etag != self._etag.partition("#")[0]:
             raise _replaced(path, self._etag, info.etag)
         if self._size is not None and info.size != self._size:
             raise DataError(

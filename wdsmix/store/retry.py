@@ -66,25 +66,31 @@ class Retries:
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self.stopped = threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.Lock(), os.getpid()
         self._random = random.Random()
         self._counts: dict[str, int] = {}
+
+    def _guard(self) -> threading.Lock:
+        if os.getpid() != self._pid:  # forked: another thread of the parent may have held the lock
+            self._lock, self.stopped, self._random = threading.Lock(), threading.Event(), random.Random()
+            self._pid = os.getpid()  # last: whoever sees the new pid must see the new lock
+        return self._lock
 
     @property
     def count(self) -> int:
         """Failed tries so far that were followed by another one."""
-        with self._lock:
+        with self._guard():
             return sum(self._counts.values())
 
     @property
     def counts(self) -> dict[str, int]:
         """The same by what went wrong."""
-        with self._lock:
+        with self._guard():
             return dict(sorted(self._counts.items()))
 
     def note(self, message: str) -> None:
         """Counts one failed try."""
-        with self._lock:
+        with self._guard():
             self._counts[message] = self._counts.get(message, 0) + 1
 
     def stop(self) -> None:
@@ -119,7 +125,7 @@ class Retries:
 
     def jitter(self, limit: float) -> float:
         """Somewhere between nothing and ``limit``."""
-        with self._lock:
+        with self._guard():
             return self._random.uniform(0.0, limit)
 
 

@@ -78,8 +78,8 @@ def _connect(options: StoreOptions) -> Any:
     )
     with mapped("", ""):
         endpoint = os.environ.get("WDSMIX_S3_ENDPOINT_URL") or None
-        if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
-            raise ConfigError("not an http(s) URL", where="WDSMIX_S3_ENDPOINT_URL")
+        if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or "@" in endpoint):
+            raise ConfigError("not an http(s) URL without user and password", where="WDSMIX_S3_ENDPOINT_URL")
         return boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)
 
 

@@ -137,6 +137,8 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             os.close(handle)
             raise ConflictError(f"another process {what}", path=path) from None
+        except OSError:  # a file system without locks gives no such protection
+            break
         if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
             break
         os.close(handle)  # its holder removed it just now

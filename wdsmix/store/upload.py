@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +23,8 @@ __all__ = ["PART", "SHA256", "Journal", "Uploader", "etag_of", "holds", "part_si
 
 PART = 16 << 20
 """Bytes of a part, unless a file would need too many."""
-SHA256 = "wdsmix-sha256"
-"""Name under which an object carries the sha256 of its bytes."""
+SHA256 = "wdsmixsha256"
+"""Name under which an object carries the sha256 of its bytes; one that every store can spell."""
 _MOST_PARTS = 10_000
 _LIKELY = tuple(n << 20 for n in (16, 8, 5, 15, 32, 64, 100))
 
@@ -71,7 +72,7 @@ def _file_md5(path: Path) -> str:
 
 
 class Journal:
-    """Uploads that were begun, by file: written before the first part goes out, so that none is ever forgotten.
+    """Uploads that were begun, by key: written before the first part goes out, so that none is ever forgotten.
 
     Args:
         path: Where it is kept; None: nowhere.
@@ -183,12 +184,15 @@ class Uploader:
         """Sends a file in parts; returns the ETag it must have, empty where the store gives no MD5s."""
         before = path.stat()
         size = part_size(entry.bytes, self.part)
+        place = self._place(entry.name)
         facts = {"size": entry.bytes, "mtime_ns": before.st_mtime_ns, "sha256": entry.sha256, "part_size": size}
         upload, there = self._begin(store, entry, facts)
         sha, digests, etags = hashlib.sha256(), [], dict[int, str]()
-        pending: list[tuple[int, Future[str]]] = []
+        pending: deque[tuple[int, Future[str]]] = deque()
+        number = 0
         try:
-            for number, data in enumerate(self._read(path, size), 1):
+            for data in self._read(path, size):
+                number += 1
                 store.retries.check()
                 sha.update(data)
                 digest = md5(data)
@@ -201,13 +205,14 @@ class Uploader:
                         self.parts_kept += 1
                     self.meter.kept(len(data))
                     continue
-                task = self._part(store, entry.name, upload, number, data, digest)
-                pending.append((number, self._pool.submit(task)))
-                del data, task
-                if any(future.done() and future.exception() for _, future in pending):
-                    break
-            for number, future in pending:
-                etags[number] = future.result()
+                pending.append((number, self._pool.submit(self._part(store, entry.name, upload, number, data, digest))))
+                del data
+                while pending and pending[0][1].done():
+                    first, future = pending.popleft()
+                    etags[first] = future.result()
+            while pending:
+                first, future = pending.popleft()
+                etags[first] = future.result()
         except BaseException:
             for _, future in pending:
                 if future.cancel():
@@ -215,18 +220,19 @@ class Uploader:
             raise
         if path.stat().st_mtime_ns != before.st_mtime_ns or sha.hexdigest() != entry.sha256:
             store.abort_upload(entry.name, upload)
-            self.journal.end(entry.name)
+            self.journal.end(place)
             _check(sha.hexdigest(), entry, path)
             raise DataError("the file was changed while it was sent", path=path)
         ordered = [etags[number] for number in range(1, len(digests) + 1)]
         store.complete_upload(entry.name, upload, ordered)
-        self.journal.end(entry.name)
+        self.journal.end(place)
         plain = all(etag.strip('"') == digest.hex() for etag, digest in zip(ordered, digests, strict=True))
         return etag_of(digests) if plain else ""
 
     def _begin(self, store: S3Store, entry: FileEntry, facts: dict[str, Any]) -> tuple[str, dict[int, tuple[int, str]]]:
         """An upload to go on with, and the parts that it has."""
-        known = self.journal.uploads.get(entry.name)
+        place = self._place(entry.name)
+        known = self.journal.uploads.get(place)
         if known is not None:
             upload = str(known.get("upload_id", ""))
             try:
@@ -235,10 +241,14 @@ class Uploader:
                 store.abort_upload(entry.name, upload)
             except MissingObjectError:
                 pass
-            self.journal.end(entry.name)
+            self.journal.end(place)
         upload = store.create_upload(entry.name, {SHA256: entry.sha256})
-        self.journal.begin(entry.name, {**facts, "upload_id": upload})
+        self.journal.begin(place, {**facts, "upload_id": upload})
         return upload, {}
+
+    def _place(self, name: str) -> str:
+        """What the journal calls a file: its key below the URL that was pushed to."""
+        return f"{self.store.url.rpartition('/')[2]}/{name}"
 
     def _read(self, path: Path, size: int) -> Iterator[bytes]:
         """Parts of a file; each holds a place in memory until it is sent or kept."""
@@ -250,6 +260,7 @@ class Uploader:
                     self._room.release()
                     return
                 yield data
+                del data  # before the next place is waited for
 
     def _part(
         self, store: S3Store, name: str, upload: str, number: int, data: bytes, digest: bytes

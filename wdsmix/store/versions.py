@@ -30,8 +30,10 @@ __all__ = [
     "Latest",
     "Version",
     "is_version",
+    "open_manifest",
     "put_new",
     "read_latest",
+    "read_receipt",
     "require_conditions",
     "resolve",
     "version_name",
@@ -124,10 +126,16 @@ def resolve(store: Store) -> Version:
     wanted = latest.digest if latest else named[1] if named else ""
     if not digest.startswith(wanted):
         raise DataError("not the version it should be", path=found.where(MANIFEST), expected=wanted, found=digest)
-    return Version(store=found, data=data, manifest=_manifest(data, found.where(MANIFEST)), digest=digest)
+    return open_manifest(found, data)
 
 
-def _manifest(data: bytes, path: str) -> Manifest:
+def open_manifest(store: Store, data: bytes) -> Version:
+    """A version whose manifest was read.
+
+    Raises:
+        DataError: the manifest is damaged or of another format version.
+    """
+    path = store.where(MANIFEST)
     manifest = read_model(Manifest, data, path)
     if manifest.format_version != FORMAT_VERSION:
         raise DataError("unknown format version", path=path, expected=FORMAT_VERSION, found=manifest.format_version)
@@ -135,7 +143,16 @@ def _manifest(data: bytes, path: str) -> Manifest:
     names = [entry.name for entry in manifest.files]
     if len(set(names)) != len(names):
         raise DataError("the manifest lists a name twice", path=path)
-    return manifest
+    return Version(store=store, data=data, manifest=manifest, digest=digest_of(data))
+
+
+def read_receipt(store: Store) -> dict[str, str]:
+    """ETag of each file of a version as it was when it was pushed; empty where nobody noted them."""
+    try:
+        value = json.loads(store.read(RECEIPT, limit=1 << 26)[0])["files"]
+        return {str(name): str(facts["etag"]) for name, facts in value.items()}
+    except (MissingObjectError, DataError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def put_new(store: Store, key: str, data: bytes, *, conditional: bool) -> None:
