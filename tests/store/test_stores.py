@@ -26,6 +26,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, s3: S3Server, monkeypa
     url = f"s3://{s3.bucket()}/some/place"
     if request.param == "boto3":
         return open_store(url + "/")
+    if "rados" in request.node.callspec.params.values():
+        pytest.skip("Ceph takes If-Match without quotes only; obstore quotes, and s3:// does not go by it")
     return obstore_of(url, s3, monkeypatch)
 
 
