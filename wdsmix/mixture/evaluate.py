@@ -19,10 +19,9 @@ from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.evaluation import EvaluationOrder
 from wdsmix.mixture.explain import did_you_mean
 from wdsmix.mixture.order import rank_slice
-from wdsmix.mixture.pipeline import Job, Pending, Pipeline
+from wdsmix.mixture.pipeline import Job, Pending, Pipeline, pipeline_here
 from wdsmix.mixture.place import Place, resolve_place
 from wdsmix.mixture.slots import SlotBatch, listen
-from wdsmix.mixture.spares import Spares
 from wdsmix.mixture.unbroken import Unbroken
 
 __all__ = ["EvaluationDataset"]
@@ -113,17 +112,9 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         return Unbroken(self._batches(steps, self._pipeline_of(self._num_threads or 1, shared=True), 0))
 
     def _pipeline_of(self, threads: int, *, shared: bool) -> Pipeline:
-        if self._pipeline is None or self._pipeline.process != os.getpid():
-            config, catalog = self.config, self.catalog
-            spares = Spares(catalog.new_order().orders, config.max_skipped) if config.on_error == "skip" else None
-            self._pipeline = Pipeline(
-                catalog,
-                batch_size=self.batch_size,
-                threads=threads,
-                shared=shared,
-                spares=spares,
-                first_batch_timeout_s=config.first_batch_timeout_s,
-            )
+        self._pipeline = pipeline_here(
+            self._pipeline, self.catalog, batch_size=self.batch_size, threads=threads, shared=shared
+        )
         return self._pipeline
 
     def _batches(self, steps: range, pipeline: Pipeline, ahead: int) -> Iterator[dict[str, Any]]:

@@ -23,11 +23,10 @@ from wdsmix.mixture.catalog import Catalog, open_catalog, reopen_catalog
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.metrics import Metrics
 from wdsmix.mixture.order import MixtureOrder, rank_slice
-from wdsmix.mixture.pipeline import Job, Pending, Pipeline
+from wdsmix.mixture.pipeline import Job, Pending, Pipeline, pipeline_here
 from wdsmix.mixture.place import Place, resolve_place
 from wdsmix.mixture.position import Arrivals, Origin, Sent, Stands, WorkerPosition, announced, order_state, wrap
 from wdsmix.mixture.slots import SlotBatch, listen
-from wdsmix.mixture.spares import Spares
 from wdsmix.mixture.unbroken import Unbroken
 
 __all__ = ["Batch", "MixtureDataset", "State"]
@@ -255,17 +254,9 @@ class MixtureDataset(IterableDataset[Batch]):
 
     def _pipeline_of(self, threads: int, *, shared: bool) -> Pipeline:
         """The pipeline of this process; threads and slots live on from one iteration to the next."""
-        if self._pipeline is None or self._pipeline.process != os.getpid():
-            config, catalog = self.config, self.catalog
-            spares = Spares(catalog.new_order().orders, config.max_skipped) if config.on_error == "skip" else None
-            self._pipeline = Pipeline(
-                catalog,
-                batch_size=self.batch_size,
-                threads=threads,
-                shared=shared,
-                spares=spares,
-                first_batch_timeout_s=config.first_batch_timeout_s,
-            )
+        self._pipeline = pipeline_here(
+            self._pipeline, self.catalog, batch_size=self.batch_size, threads=threads, shared=shared
+        )
         return self._pipeline
 
     def _start(self, pipeline: Pipeline, order: MixtureOrder, place: Place) -> Pending:

@@ -27,7 +27,7 @@ from wdsmix.mixture.crew import Crew
 from wdsmix.mixture.slots import Slot, SlotBatch, SlotRing, lend_tensors
 from wdsmix.mixture.spares import Spares
 
-__all__ = ["Job", "Note", "Pending", "Pipeline"]
+__all__ = ["Job", "Note", "Pending", "Pipeline", "pipeline_here"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -266,3 +266,21 @@ class Pipeline:
                 pending.cancelled = True
                 if not pending.at_work:
                     self._ring.give_back(pending.slot)
+
+
+def pipeline_here(
+    current: Pipeline | None, catalog: Catalog, *, batch_size: int, threads: int, shared: bool
+) -> Pipeline:
+    """The pipeline of this process: the current one, whose threads and slots live on, or a new one after a fork."""
+    if current is not None and current.process == os.getpid():
+        return current
+    config = catalog.config
+    spares = Spares(catalog.new_order().orders, config.max_skipped) if config.on_error == "skip" else None
+    return Pipeline(
+        catalog,
+        batch_size=batch_size,
+        threads=threads,
+        shared=shared,
+        spares=spares,
+        first_batch_timeout_s=config.first_batch_timeout_s,
+    )
