@@ -58,6 +58,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--image-flip", choices=["none", "vertical", "rot180"], help="undo pictures that are stored upside down"
     )
+    group.add_argument(
+        "--obs-shift",
+        type=int,
+        choices=[-1, 0, 1],
+        default=0,
+        help="the action of a row goes with the observation so many rows later; -1 where a recorder stored the "
+        "observation after the action, as LIBERO's released files do (default: %(default)s)",
+    )
+    group.add_argument(
+        "--failed",
+        choices=["keep", "drop"],
+        help="what becomes of attempts that the source calls failed (default: keep; isaaclab: drop)",
+    )
     group.add_argument("--raw-size", metavar="WxH", help="size of raw pictures that are stored flat, such as 640x480")
     group.add_argument(
         "--on-length-mismatch",

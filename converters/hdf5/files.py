@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,12 +115,20 @@ def _unused(name: str, taken: list[str]) -> str:
     return name
 
 
-def fingerprint(found: Found) -> str:
-    """sha256 over names, sizes, and the first, middle and last 64 KiB of each file."""
+def fingerprint(found: Found, beside: Sequence[str] = ()) -> str:
+    """sha256 over names, sizes, and the first, middle and last 64 KiB of each file.
+
+    Args:
+        found: The files.
+        beside: Names, relative to the root, of further files that may be there.
+    """
     total = hashlib.sha256()
-    for file in found.files:
+    for file in [*found.files, *beside]:
         total.update(file.encode("utf-8", "surrogateescape") + b"\0")
         if file in found.faults:
+            continue
+        if file in beside and not (found.root / file).is_file():
+            total.update(b"absent")
             continue
         try:
             with (found.root / file).open("rb") as stream:

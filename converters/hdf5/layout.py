@@ -32,6 +32,8 @@ class Part:
     """Prefix of the names of its dimensions."""
     start: int = 0
     """Its row of frame 0."""
+    stop: int | None = None
+    """The row after its last one; None: all that it has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +45,7 @@ class CameraPart:
     """Of raw pixels and of a plain decode."""
     flip: Literal["none", "vertical", "rot180"] = "none"
     start: int = 0
+    stop: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +81,13 @@ class EpisodeLayout:
     """Key -> camera."""
     frames: int | None = None
     """Frames of the episode where the dialect knows; None: the rows of the action."""
+    slack: int | None = None
+    """Rows that a stream may have beyond ``frames``; None: one where ``frames`` is given, else none."""
     task: str = ""
     task_zh: str = ""
     score: float | None = None
+    success: bool | None = None
+    """Whether the attempt succeeded, where the source tells; see ``Dialect.failed``."""
     extras: Mapping[str, object] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
@@ -104,6 +111,12 @@ class Dialect:
     """Why such a file can't be converted, and what to do; empty: it can."""
     numbered: bool = False
     """Whether gaps in the numbers of the episodes mean that some are missing."""
+    virtual: bool = False
+    """Whether the names that ``groups`` gives are the dialect's own (rows of datasets), not groups of the file."""
+    failed: Literal["keep", "drop"] = "keep"
+    """What becomes of attempts that the source calls failed, unless ``--failed`` says otherwise."""
+    pairing: str = "same row"
+    """Which row of the action goes with an observation, in words, for the manifest."""
     state: str = ""
     action: str = ""
     cameras: str = ""

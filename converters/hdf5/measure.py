@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.images import survey
-from wdsmix.converters.hdf5.layout import EpisodeLayout, Part
+from wdsmix.converters.hdf5.layout import CameraPart, EpisodeLayout, Part
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
 
@@ -26,8 +26,8 @@ class Measured:
     """Vector -> dimensions; ``gripper`` apart from the state."""
     names: Mapping[str, Sequence[str]]
     """Vector -> a name for each dimension."""
-    rows: Mapping[str, int]
-    """Path of a stream -> the rows it has from its start on."""
+    rows: Mapping[tuple[str, int], int]
+    """Path and start of a stream -> the rows it has from there on."""
     cameras: Sequence[str]
     """Keys of the cameras that have pictures."""
     optional: Sequence[str]
@@ -68,7 +68,12 @@ def _part(tree: Tree, part: Part) -> tuple[int, int]:
     tree.check_stored(part.path, dataset)
     if width == 0 and dataset.shape[0]:
         raise Hdf5Error("no dimensions", path=str(tree.path), where=part.path, found=str(dataset.shape))
-    return max(0, dataset.shape[0] - part.start), width
+    return _rows(dataset.shape[0], part), width
+
+
+def _rows(stored: int, part: Part | CameraPart) -> int:
+    """Rows of a stream from its start to its stop."""
+    return max(0, (stored if part.stop is None else min(stored, part.stop)) - part.start)
 
 
 def _check_width(tree: Tree, path: str, width: int) -> None:
@@ -91,7 +96,7 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
         Hdf5Error: a stream is missing, unwritten or of no known kind; the lengths differ and the policy drops such
             episodes; fewer than two frames.
     """
-    rows: dict[str, int] = {}
+    rows: dict[tuple[str, int], int] = {}
     widths: dict[str, int] = {}
     names: dict[str, list[str]] = {}
     warnings: list[str] = []
@@ -101,7 +106,7 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
     for vector, parts in vectors.items():
         names[vector] = []
         for part in parts:
-            rows[part.path], width = _part(tree, part)
+            rows[part.path, part.start], width = _part(tree, part)
             widths[vector] = widths.get(vector, 0) + width
             _check_width(tree, part.path, widths[vector])
             names[vector] += [f"{part.name}_{index}" for index in range(width)] if width != 1 else [part.name]
@@ -115,11 +120,11 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
         if count == 0 or width != 1:
             warnings.append(f"{vector} left out: {count} rows of {width} dimensions")
             continue
-        rows[part.path], widths[vector] = count, 1
+        rows[part.path, part.start], widths[vector] = count, 1
         present.append(vector)
     cameras = []
     for key, camera in layout.cameras.items():
-        rows[camera.path] = max(0, survey(tree, camera.path).rows - camera.start)
+        rows[camera.path, camera.start] = _rows(survey(tree, camera.path).rows, camera)
         cameras.append(key)
     frames = _align(tree, group, rows, layout, options)
     if frames < 2:
@@ -136,19 +141,22 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
     )
 
 
-def _align(tree: Tree, group: str, rows: Mapping[str, int], layout: EpisodeLayout, options: Hdf5Options) -> int:
+def _align(
+    tree: Tree, group: str, rows: Mapping[tuple[str, int], int], layout: EpisodeLayout, options: Hdf5Options
+) -> int:
     """The frames of an episode whose streams have the given rows."""
-    target = rows[layout.action[0].path] if layout.frames is None else layout.frames
-    slack = 0 if layout.frames is None else 1  # a dialect that pairs rows leaves some over on purpose
+    target = rows[layout.action[0].path, layout.action[0].start] if layout.frames is None else layout.frames
+    # a dialect that pairs rows leaves some over on purpose
+    slack = layout.slack if layout.slack is not None else int(layout.frames is not None)
     if all(target <= count <= target + slack for count in rows.values()):
         return target
-    shown = ", ".join(f"{path.rsplit('/', 1)[-1]} {count}" for path, count in rows.items())
+    shown = ", ".join(f"{path.rsplit('/', 1)[-1]} {count}" for (path, _), count in rows.items())
     least, most = min(rows.values()), max(rows.values())
     if options.on_length_mismatch == "index-resample" and least > 0:
         return target
     if options.on_length_mismatch == "truncate" and most - least <= options.length_tolerance:
         return least
-    vectors = {rows[part.path] for part in (*layout.state, *layout.action)}
+    vectors = {rows[part.path, part.start] for part in (*layout.state, *layout.action)}
     hints = {
         "drop": "--on-length-mismatch truncate cuts small differences, index-resample stretches by index",
         "truncate": f"they differ by {most - least}; --length-tolerance {options.length_tolerance} allows less",

@@ -11,6 +11,7 @@ from wdsmix.converters.hdf5.images import Hdf5Images
 from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, FileFacts, Part
 from wdsmix.converters.hdf5.measure import Measured, measure, row_map
 from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.pairing import layout_of
 from wdsmix.converters.hdf5.safe import Tree
 
 from wdsmix.episode import Camera, Episode, EpisodeRef, Float32Array, ImageStream
@@ -48,10 +49,8 @@ def open_episode(
     tree = Tree(path)
     try:
         facts = known or (dialect.facts(tree, options) if dialect.facts else FileFacts(fps=options.fps, fps_from=""))
-        if dialect.layout is None:
-            raise Hdf5Error(dialect.refusal, path=str(path))
         group = str(ref.locator["group"])
-        layout = dialect.layout(tree, group, options, facts)
+        layout = layout_of(dialect, tree, group, options, facts)
         found = measure(tree, group, layout, options)
         vectors = {name: _vector(tree, parts, found) for name, parts in _parts(layout, found, gripper).items()}
         images: dict[str, ImageStream] = {}
@@ -60,7 +59,7 @@ def open_episode(
             camera = layout.cameras.get(key)
             if camera is None:
                 raise Hdf5Error("the camera has gone since the scan", path=str(path), where=key)
-            index = row_map(found.rows[camera.path], found.frames, found.resample, camera.start)
+            index = row_map(found.rows[camera.path, camera.start], found.frames, found.resample, camera.start)
             images[slot] = Hdf5Images(tree, camera.path, row_map=index, size=options.raw_size)
             cameras[slot] = Camera(key=key, order=camera.order, flip=camera.flip)
     except BaseException:
@@ -71,6 +70,8 @@ def open_episode(
         extras["task_zh"] = layout.task_zh
     if layout.score is not None:
         extras["score"] = layout.score
+    if layout.success is not None:
+        extras["success"] = layout.success
     return Episode(
         fps=facts.fps,
         vectors=vectors,
@@ -99,9 +100,10 @@ def _vector(tree: Tree, parts: Sequence[Part], found: Measured) -> Float32Array:
     """
     columns = []
     for part in parts:
-        values = tree.read_vector(part.path)
+        rows = found.rows[part.path, part.start]
+        values = tree.read_vector(part.path, part.start, part.start + rows)
         values = values.reshape(len(values), -1)
-        index = row_map(found.rows[part.path], found.frames, found.resample, part.start)
+        index = row_map(rows, found.frames, found.resample)
         values = values[: found.frames] if index is None else values[index]
         with np.errstate(over="ignore", invalid="ignore"):
             column = values.astype(np.float32)
@@ -111,7 +113,7 @@ def _vector(tree: Tree, parts: Sequence[Part], found: Measured) -> Float32Array:
             raise Hdf5Error(
                 "not finite",
                 path=str(tree.path),
-                where=f"{part.path} row {row} dimension {dimension}",
+                where=f"{part.path} row {part.start + row} dimension {dimension}",
                 check="finite",
                 expected="a finite float32",
                 found=str(values[row, dimension]) + (f" ({len(bad)} values in all)" if len(bad) > 1 else ""),

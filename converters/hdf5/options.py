@@ -44,6 +44,10 @@ class Hdf5Options:
     jpeg_order: Literal["", "rgb", "bgr"] = ""
     """Colour order that a plain decode gives; empty: the dialect's."""
     image_flip: Literal["", "none", "vertical", "rot180"] = ""
+    obs_shift: Literal[-1, 0, 1] = 0
+    """The action of a row goes with the observation so many rows later."""
+    failed: Literal["", "keep", "drop"] = ""
+    """What becomes of attempts that the source calls failed; empty: the dialect's rule."""
     raw_size: tuple[int, int] | None = None
     """(width, height) of raw pictures that are stored flat."""
     on_length_mismatch: Literal["drop", "error", "truncate", "index-resample"] = "drop"
@@ -113,6 +117,8 @@ def options_from(args: argparse.Namespace) -> Hdf5Options:
         mask=args.mask or "",
         jpeg_order=args.jpeg_order or "",
         image_flip=args.image_flip or "",
+        obs_shift=args.obs_shift,
+        failed=args.failed or "",
         raw_size=_size(args.raw_size or ""),
         on_length_mismatch=args.on_length_mismatch,
         length_tolerance=args.length_tolerance,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from wdsmix.converters.hdf5.layout import REFUSED_CAMERA, FileFacts
 from wdsmix.converters.hdf5.numbering import gaps
 from wdsmix.converters.hdf5.open_episode import open_episode
 from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.pairing import pairing_words
 from wdsmix.converters.hdf5.scan import EpisodeScan, FileScan, scan_file, scan_files
 from wdsmix.converters.hdf5.slots import default_slots, match_camera
 from wdsmix.converters.slots import natural_key
@@ -27,6 +29,7 @@ from wdsmix.texts import printable
 __all__ = ["Hdf5Source"]
 
 _MAX_WARNINGS = 50
+_MAX_FACTS = 20
 
 
 class Hdf5Source:
@@ -59,7 +62,9 @@ class Hdf5Source:
         state = self.__dict__.copy()
         if self._scans is not None:  # a worker needs what holds for a file, not what was measured of its episodes
             state["_scans"] = {
-                file: FileScan(dialect=scan.dialect, fps=scan.fps, fps_from=scan.fps_from, task=scan.task)
+                file: FileScan(
+                    dialect=scan.dialect, fps=scan.fps, fps_from=scan.fps_from, task=scan.task, beside=scan.beside
+                )
                 for file, scan in self._scans.items()
             }
             state["_refs"] = []
@@ -83,7 +88,14 @@ class Hdf5Source:
     def inputs(self) -> list[Path]:
         """The files that are read."""
         found = self.files
-        return [found.root / file for file in found.files if file not in found.faults]
+        files = [found.root / file for file in found.files if file not in found.faults]
+        return files + [path for path in map(found.root.joinpath, self._beside()) if path.is_file()]
+
+    def _beside(self) -> list[str]:
+        """Names, below or beside the root, of the further files that were looked for."""
+        self.episodes()
+        scans = (self._scans or {}).items()
+        return sorted({posixpath.normpath(f"{file}/../{name}") for file, scan in scans for name in scan.beside})
 
     def arguments(self) -> Mapping[str, object]:
         """The options of the family."""
@@ -91,7 +103,7 @@ class Hdf5Source:
 
     def fingerprint(self) -> str:
         """Hash over names, sizes and some content of the files."""
-        return fingerprint(self.files)
+        return fingerprint(self.files, self._beside())
 
     def episodes(self) -> list[EpisodeRef]:
         """All episodes of all files, in natural order.
@@ -239,11 +251,10 @@ class Hdf5Source:
             details={
                 "dialects": dialects,
                 "fps_from": origins,
-                "pairing": "action of the next row"
-                if self._options.mapping and self._options.mapping.action_shift
-                else "same row",
+                "pairing": pairing_words([all_dialects()[name] for name in dialects], self._options),
                 "cameras": kept,
                 "on_length_mismatch": self._options.on_length_mismatch,
+                **_gather_facts(scans),
             },
             warnings=_capped(self._warnings),
         )
@@ -356,6 +367,20 @@ def _by_dialect(scans: Mapping[str, FileScan]) -> dict[str, dict[str, FileScan]]
     for file, scan in scans.items():
         groups.setdefault(scan.dialect, {})[file] = scan
     return groups
+
+
+def _gather_facts(scans: Mapping[str, FileScan]) -> dict[str, object]:
+    """What the files tell of themselves: ``{"facts": {name: values}}``; empty where they tell nothing."""
+    facts: dict[str, dict[str, None]] = {}
+    for scan in scans.values():
+        for name, value in scan.details.items():
+            if value not in ("", None):
+                facts.setdefault(name, {})[str(value)] = None
+    return (
+        {"facts": {name: sorted(values, key=natural_key)[:_MAX_FACTS] for name, values in facts.items()}}
+        if facts
+        else {}
+    )
 
 
 def _gather_warnings(scans: Mapping[str, FileScan]) -> list[str]:

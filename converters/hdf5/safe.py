@@ -61,6 +61,8 @@ class Tree:
 
     def __init__(self, path: Path, budget: Budget | None = None) -> None:
         self.path = path
+        self.beside: dict[str, object] = {}
+        """Files beside this one that were looked for (see `wdsmix.converters.hdf5.sidecar`): name -> what they hold."""
         self.budget = budget or Budget()
         self.file: h5py.File = open_file(path)
         self._root: h5py.Group = self.file["/"]
@@ -243,8 +245,13 @@ class Tree:
         if size > self.budget.chunk_bytes:
             raise self._refuse(name, "too large a chunk", f"at most {self.budget.chunk_bytes} bytes", f"{size}")
 
-    def read_vector(self, name: str) -> npt.NDArray[np.generic]:
-        """Reads a numeric dataset whole, after looking at its size.
+    def read_vector(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.generic]:
+        """Reads rows of a numeric dataset, after looking at its size.
+
+        Args:
+            name: Its path.
+            start: First row.
+            stop: The row after the last; None: all.
 
         Returns:
             The values in native byte order, of any numeric type and shape.
@@ -255,7 +262,11 @@ class Tree:
         dataset = self.dataset(name)
         if dataset is None:
             raise Hdf5Error("missing", path=str(self.path), where=name)
-        declared = math.prod(dataset.shape) * dataset.dtype.itemsize if dataset.shape is not None else 0
+        shape = dataset.shape or ()
+        declared = math.prod(shape) * dataset.dtype.itemsize if dataset.shape is not None else 0
+        if shape and (start or stop is not None):
+            first, last, _ = slice(start, stop).indices(shape[0])
+            declared = max(0, last - first) * math.prod(shape[1:]) * dataset.dtype.itemsize
         if declared > self.budget.vector_bytes:
             raise self._refuse(
                 name, "too large for a vector", f"at most {self.budget.vector_bytes} bytes", f"{declared}"
@@ -264,7 +275,7 @@ class Tree:
             raise Hdf5Error("not numeric", path=str(self.path), where=name, found=str(dataset.dtype))
         self.check_stored(name, dataset)
         with library_errors(self.path, name):
-            values: npt.NDArray[np.generic] = dataset[()]
+            values: npt.NDArray[np.generic] = dataset[start:stop] if shape else dataset[()]
             return values
 
     def lines(self, limit: int = 40) -> list[str]:

@@ -25,6 +25,7 @@ from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.layout import Dialect, FileFacts, name_fault
 from wdsmix.converters.hdf5.measure import measure
 from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.pairing import layout_of
 from wdsmix.converters.hdf5.safe import Tree
 from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
 
@@ -70,6 +71,8 @@ class FileScan:
     episodes: Sequence[EpisodeScan] = ()
     fault: str | None = None
     check: str = ""
+    beside: Sequence[str] = ()
+    """Files beside it that were looked for, relative to its folder."""
     unknown: bool = False
     config: bool = False
     """Whether the fault is the user's (an option), not the file's."""
@@ -95,7 +98,10 @@ def scan_file(root: Path, file: str, options: Hdf5Options) -> FileScan:
             if dialect.layout is None or (dialect.refusal and not allowed):
                 found = ", ".join(line.strip().split("  ")[0] for line in tree.lines(6))
                 raise Hdf5Error(dialect.refusal, check="fields", expected="pictures beside the vectors", found=found)
-            _scan_tree(tree, dialect, options, result)
+            try:
+                _scan_tree(tree, dialect, options, result)
+            finally:
+                result.beside = sorted(tree.beside)
     except Hdf5Error as fault:
         result.fault, result.check = _short(fault), fault.check
         result.unknown = fault.message.startswith(UNKNOWN)
@@ -126,11 +132,9 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
         if facts.selected is not None and name not in facts.selected:
             scan.fault, scan.fault_kind = f"not in mask/{options.mask}", "filter"
             return scan
-        if group != "/" and tree.group(group) is None:
+        if group != "/" and not dialect.virtual and tree.group(group) is None:
             raise Hdf5Error("leads nowhere", where=group)
-        if dialect.layout is None:
-            raise Hdf5Error(dialect.refusal, where=group)
-        layout = dialect.layout(tree, group, options, facts)
+        layout = layout_of(dialect, tree, group, options, facts)
         scan.warnings = list(layout.warnings)
         for what, value in (("task", layout.task), ("task_zh", layout.task_zh)):
             _check_text(what, value, group)
@@ -139,6 +143,8 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
             scan.fault = f"task {layout.task!r} is not wanted (--task)"
         elif options.min_score is not None and (layout.score is None or layout.score < options.min_score):
             scan.fault = f"score {'unknown' if layout.score is None else layout.score} below {options.min_score:g}"
+        elif layout.success is False and (options.failed or dialect.failed) == "drop":
+            scan.fault = "the attempt failed, as the file says; --failed keep takes it"
         else:
             scan.fault_kind = "episode"
             if options.gripper == "append" and not layout.gripper and dialect.name == "platform" and not options.state:
