@@ -17,6 +17,7 @@ __all__ = ["SUFFIXES", "Found", "confined", "find_files", "fingerprint"]
 
 SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
 _SAMPLE = 64 << 10
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -116,19 +117,22 @@ def _unused(name: str, taken: list[str]) -> str:
 
 
 def fingerprint(found: Found, beside: Sequence[str] = ()) -> str:
-    """sha256 over names, sizes, and the first, middle and last 64 KiB of each file.
+    """sha256 over names, sizes, and, of all but pictures, the first, middle and last 64 KiB of each file.
 
     Args:
         found: The files.
         beside: Names, relative to the root, of further files that may be there.
     """
-    total = hashlib.sha256()
+    total, further = hashlib.sha256(), set(beside)
     for file in [*found.files, *beside]:
         total.update(file.encode("utf-8", "surrogateescape") + b"\0")
         if file in found.faults:
             continue
-        if file in beside and not (found.root / file).is_file():
+        if file in further and not (found.root / file).is_file():
             total.update(b"absent")
+            continue
+        if file in further and file.lower().endswith(_PICTURES):
+            total.update(str((found.root / file).stat().st_size).encode())
             continue
         try:
             with (found.root / file).open("rb") as stream:

@@ -34,6 +34,8 @@ class Part:
     """Its row of frame 0."""
     stop: int | None = None
     """The row after its last one; None: all that it has."""
+    rows: Sequence[int] | None = None
+    """Rows of the dataset that are the stream, which ``start`` and ``stop`` then count; None: all, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +43,16 @@ class CameraPart:
     """One camera."""
 
     path: str
+    """Its dataset or group; of a video, a name for messages."""
     order: Literal["rgb", "bgr"] = "rgb"
     """Of raw pixels and of a plain decode."""
     flip: Literal["none", "vertical", "rot180"] = "none"
     start: int = 0
     stop: int | None = None
+    video: str = ""
+    """Name of the video that holds the pictures, relative to the file's folder."""
+    names: Sequence[str] | None = None
+    """Names of the picture files that the rows tell, relative to the file's folder and checked to lie in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +95,11 @@ class EpisodeLayout:
     score: float | None = None
     success: bool | None = None
     """Whether the attempt succeeded, where the source tells; see ``Dialect.failed``."""
+    keep: Sequence[int] | None = None
+    """The frames that are taken, ascending; None: all. Streams are as long as if all were."""
     extras: Mapping[str, object] = field(default_factory=dict)
+    frame_extras: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    """Name -> a fact for each frame (JSON types)."""
     warnings: Sequence[str] = ()
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from wdsmix.converters.hdf5.beside import camera_rows
 from wdsmix.converters.hdf5.faults import Hdf5Error
-from wdsmix.converters.hdf5.images import survey
 from wdsmix.converters.hdf5.layout import CameraPart, EpisodeLayout, Part
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
@@ -34,6 +34,8 @@ class Measured:
     """Names of the optional vectors that hold data."""
     resample: bool = False
     """Whether streams of other lengths are stretched by index."""
+    keep: npt.NDArray[np.int64] | None = None
+    """int64: the frames that are taken; None: all."""
     warnings: Sequence[str] = field(default_factory=tuple)
 
 
@@ -68,7 +70,16 @@ def _part(tree: Tree, part: Part) -> tuple[int, int]:
     tree.check_stored(part.path, dataset)
     if width == 0 and dataset.shape[0]:
         raise Hdf5Error("no dimensions", path=str(tree.path), where=part.path, found=str(dataset.shape))
-    return _rows(dataset.shape[0], part), width
+    if part.rows is not None and len(part.rows) and not 0 <= min(part.rows) <= max(part.rows) < dataset.shape[0]:
+        raise Hdf5Error(
+            "too few rows",
+            path=str(tree.path),
+            where=part.path,
+            check="lengths",
+            expected=f"more than {max(part.rows)}",
+            found=str(dataset.shape[0]),
+        )
+    return _rows(dataset.shape[0] if part.rows is None else len(part.rows), part), width
 
 
 def _rows(stored: int, part: Part | CameraPart) -> int:
@@ -123,17 +134,25 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
         rows[part.path, part.start], widths[vector] = count, 1
         present.append(vector)
     cameras = []
+    filmed: dict[tuple[str, int], int | None] = {}
     for key, camera in layout.cameras.items():
-        rows[camera.path, camera.start] = _rows(survey(tree, camera.path).rows, camera)
+        count = camera_rows(tree, camera)
+        if camera.video:
+            filmed[camera.path, camera.start] = None if count is None else _rows(count, camera)
+        else:
+            rows[camera.path, camera.start] = _rows(count or 0, camera)
         cameras.append(key)
-    frames = _align(tree, group, rows, layout, options)
-    if frames < 2:
-        raise Hdf5Error("too short", path=str(tree.path), where=group, expected="2 frames or more", found=str(frames))
+    frames = _align(tree, group, rows, filmed, layout, options)
+    keep = None if layout.keep is None else np.array([k for k in layout.keep if k < frames], np.int64)
+    taken = frames if keep is None else len(keep)
+    if taken < 2:
+        raise Hdf5Error("too short", path=str(tree.path), where=group, expected="2 frames or more", found=str(taken))
     return Measured(
         frames=frames,
         widths=widths,
         names=names,
-        rows=rows,
+        rows=rows | {stream: count or frames for stream, count in filmed.items()},
+        keep=keep,
         cameras=cameras,
         optional=present,
         resample=options.on_length_mismatch == "index-resample",
@@ -142,14 +161,26 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
 
 
 def _align(
-    tree: Tree, group: str, rows: Mapping[tuple[str, int], int], layout: EpisodeLayout, options: Hdf5Options
+    tree: Tree,
+    group: str,
+    rows: Mapping[tuple[str, int], int],
+    filmed: Mapping[tuple[str, int], int | None],
+    layout: EpisodeLayout,
+    options: Hdf5Options,
 ) -> int:
-    """The frames of an episode whose streams have the given rows."""
+    """The frames of an episode whose streams have the given rows, and videos the given frames (None: not told).
+
+    A video may have one frame less or more.
+    """
     target = rows[layout.action[0].path, layout.action[0].start] if layout.frames is None else layout.frames
     # a dialect that pairs rows leaves some over on purpose
     slack = layout.slack if layout.slack is not None else int(layout.frames is not None)
-    if all(target <= count <= target + slack for count in rows.values()):
+    videos = {stream: count for stream, count in filmed.items() if count is not None}
+    if all(target <= count <= target + slack for count in rows.values()) and all(
+        target - 1 <= count <= target + slack + 1 for count in videos.values()
+    ):
         return target
+    rows = {**rows, **videos}
     shown = ", ".join(f"{path.rsplit('/', 1)[-1]} {count}" for (path, _), count in rows.items())
     least, most = min(rows.values()), max(rows.values())
     if options.on_length_mismatch == "index-resample" and least > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wdsmix.converters.hdf5.faults import Hdf5Error
-from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, FileFacts
+from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, FileFacts, Part
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
 
@@ -24,10 +24,11 @@ def layout_of(dialect: Dialect, tree: Tree, group: str, options: Hdf5Options, fa
     return _shifted(tree, layout, options.obs_shift) if options.obs_shift else layout
 
 
-def _rows(tree: Tree, path: str, start: int, stop: int | None) -> int:
-    dataset = tree.dataset(path)
+def _rows(tree: Tree, part: Part, later: int = 0) -> int:
+    dataset = tree.dataset(part.path)
     stored = dataset.shape[0] if dataset is not None and dataset.shape else 0
-    return max(0, (stored if stop is None else min(stop, stored)) - start)
+    stored = stored if part.rows is None else len(part.rows)
+    return max(0, (stored if part.stop is None else min(part.stop, stored)) - part.start - later)
 
 
 def _shifted(tree: Tree, layout: EpisodeLayout, shift: int) -> EpisodeLayout:
@@ -36,7 +37,7 @@ def _shifted(tree: Tree, layout: EpisodeLayout, shift: int) -> EpisodeLayout:
     Reward and done stay with their action. The frames that lose their partner are left out.
     """
     first = layout.action[0]
-    frames = layout.frames if layout.frames is not None else _rows(tree, first.path, first.start, first.stop)
+    frames = layout.frames if layout.frames is not None else _rows(tree, first)
     slack = layout.slack if layout.slack is not None else int(layout.frames is not None)
     later = max(0, shift)  # rows by which observations begin later
     after = max(0, -shift)  # rows by which actions do
@@ -44,7 +45,7 @@ def _shifted(tree: Tree, layout: EpisodeLayout, shift: int) -> EpisodeLayout:
         frames = max(0, frames - after)
     else:
         seen = layout.state[0]
-        left = _rows(tree, seen.path, seen.start + later, seen.stop)
+        left = _rows(tree, seen, later)
         frames = left if frames - later <= left < frames else frames
     return replace(
         layout,

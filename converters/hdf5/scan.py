@@ -150,7 +150,8 @@ def _scan_episode(tree: Tree, group: str, dialect: Dialect, options: Hdf5Options
             if options.gripper == "append" and not layout.gripper and dialect.name == "platform" and not options.state:
                 raise Hdf5Error("observation.gripper is missing and --gripper append asks for it", where=group)
             found = measure(tree, group, layout, options)
-            scan.frames, scan.widths, scan.names = found.frames, found.widths, found.names
+            scan.frames = found.frames if found.keep is None else len(found.keep)
+            scan.widths, scan.names = found.widths, found.names
             scan.cameras = {key: (camera.path, camera.order, camera.flip) for key, camera in layout.cameras.items()}
             scan.warnings += list(found.warnings)
     except Hdf5Error as fault:
