@@ -1,0 +1,160 @@
+"""``wdsmix train``: a reference policy on a mixture."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from wdsmix.errors import ConfigError, ConflictError
+
+if TYPE_CHECKING:
+    from wdsmix.mixture.config import MixtureConfig
+    from wdsmix.training.trainer import Outcome
+
+__all__ = ["HELP", "configure", "run"]
+
+HELP = """Train a reference policy on a mixture.
+
+  wdsmix train mixture.yaml --policy bc --steps 10000 --out run
+  wdsmix train mixture.yaml --out run --resume                    go on after a stop, to the bit
+  torchrun --nproc-per-node 4 -m wdsmix.cli train mixture.yaml --policy transformer --steps 10000 --out run
+
+Policies: bc, transformer, vla, offline-rl. OUT gets log.jsonl and checkpoints/; Ctrl-C and SIGTERM write a checkpoint
+first. Every key of train.yaml (--config) that has no flag here can be set with --set KEY=VALUE."""
+
+FLAGS: dict[str, tuple[type, str]] = {
+    "policy": (str, "bc, transformer, vla or offline-rl (bc)"),
+    "steps": (int, "steps at which the run is over, counted from its very start"),
+    "batch_size": (int, "samples a step and rank (32)"),
+    "lr": (float, "peak learning rate (3e-4)"),
+    "warmup_steps": (int, "steps of warm-up (a twentieth, 500 at most)"),
+    "schedule_steps": (int, "steps of the learning rate's cosine (steps)"),
+    "precision": (str, "auto, fp32, fp16 or bf16 (auto)"),
+    "device": (str, "auto, cpu, cuda or cuda:N (auto)"),
+    "seed": (int, "of weights, dropout and augmentation (0)"),
+    "eval_every": (int, "steps between evaluations, 0 for none (500)"),
+    "eval_split": (str, "held-out split; of several, a source's first (val)"),
+    "checkpoint_every": (int, "steps between checkpoints (500)"),
+    "workers": (int, "DataLoader worker processes (0: threads)"),
+    "threads": (int, "threads that decode (the cores)"),
+    "image_size": (int, "side of the pictures the network sees (the mixture's)"),
+}
+"""Key of `TrainConfig` -> type and help of its flag."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument("mixture", type=Path, metavar="MIXTURE.YAML")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--config", type=Path, metavar="TRAIN.YAML", help="keys of the run; flags go before it")
+    for key, (kind, text) in FLAGS.items():
+        parser.add_argument(f"--{key.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=text)
+    parser.add_argument("--tensorboard", action="store_true", default=argparse.SUPPRESS, help="needs the extra train")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, such as options.width=256"
+    )
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="must",
+        choices=("must", "auto"),
+        help="go on from the latest checkpoint in DIR; auto: begin where there is none",
+    )
+    parser.add_argument(
+        "--start-from", type=Path, metavar="CKPT", help="go on from another run's or an expanded checkpoint"
+    )
+    parser.add_argument("--safetensors", action="store_true", help="write DIR/model.safetensors at the end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains; 0, or 128 + the signal that ended it."""
+    from wdsmix.mixture.config import load_mixture
+    from wdsmix.training.distributed import joined
+
+    mixture = load_mixture(args.mixture)
+    flags = {key: getattr(args, key) for key in (*FLAGS, "tensorboard") if hasattr(args, key)}
+    values = _values(args, flags)
+    with joined(str(values.get("device", "auto"))) as group:
+        outcome = _train(args, mixture, values, group)
+        if outcome.signal:
+            if group.leads:
+                sys.stderr.write(f"wdsmix: stopped by a signal after step {outcome.step}; go on with --resume\n")
+            return 128 + outcome.signal
+        if group.leads and outcome.evaluation is not None:
+            from wdsmix.tools.evaluate import show
+
+            show(outcome.evaluation, title=f"held out, step {outcome.step:,}")
+        return 0
+
+
+def _train(args: argparse.Namespace, mixture: MixtureConfig, values: dict[str, Any], group: Any) -> Outcome:
+    from wdsmix.training.checkpoint import CheckpointFolder, load_checkpoint
+    from wdsmix.training.config import checked, resumed_config
+    from wdsmix.training.trainer import Trainer
+
+    newest = CheckpointFolder(args.out / "checkpoints").latest()
+    if newest is not None and not args.resume:
+        raise ConflictError(
+            "the folder holds a run", path=args.out, found=newest.name, hint="say --resume, or name another folder"
+        )
+    if newest is None and args.resume == "must" and args.start_from is None:
+        raise ConfigError("no checkpoint to go on from", path=args.out, hint="leave --resume out, or say --resume auto")
+    source = newest or args.start_from
+    start = None if source is None else load_checkpoint(source)
+    if start is None:
+        train = checked(values, args.config)
+    else:
+        if args.start_from is not None and newest is None:  # an expanded policy has other rows than its run's keys say
+            start["train"] = {**start["train"], "num_embodiments": None}
+        train = resumed_config(
+            start["train"], values, ranks_then=start["world"], ranks_now=group.world, path=args.config
+        )
+    trainer = Trainer(train, mixture, args.out, group, start)
+    if group.leads:
+        _tell(trainer, start)
+    outcome = trainer.run()
+    if args.safetensors and group.leads and not outcome.signal:
+        from wdsmix.training.export import export_safetensors
+
+        export_safetensors(args.out / "model.safetensors", load_checkpoint(args.out))
+    return outcome
+
+
+def _tell(trainer: Any, start: dict[str, Any] | None) -> None:
+    parameters = sum(p.numel() for p in trainer.policy.parameters())
+    precision, world = trainer.precision, trainer.group.world
+    begun = "" if start is None else f", from step {trainer.step:,}"
+    sys.stderr.write(
+        f"{trainer.policy.config.policy}: {parameters / 1e6:.2f} M parameters; {precision.device}, {precision.name} "
+        f"({precision.reason}); {trainer.train.batch_size} samples a step and rank, {world} rank(s){begun}\n"
+    )
+    if trainer.train.eval_every and trainer.evaluator is None:
+        sys.stderr.write(f"no source has the split {' or '.join(trainer.train.eval_split)}: nothing is held out\n")
+
+
+def _values(args: argparse.Namespace, flags: dict[str, Any]) -> dict[str, Any]:
+    """Keys of the run: from the file, then --set, then flags."""
+    from wdsmix.training.config import load_train_config
+
+    values = load_train_config(args.config, {})
+    for text in args.set:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError("bad value", where="--set", expected="KEY=VALUE", found=text)
+        try:
+            read = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError("not YAML", where=f"--set {key}", found=value) from error
+        first, _, rest = key.partition(".")
+        if rest:
+            inner = values.get(first) or {}
+            if not isinstance(inner, dict):
+                raise ConfigError("not a mapping of keys", where=f"--set {first}", found=inner)
+            values[first] = {**inner, rest: read}
+        else:
+            values[first] = read
+    return {**values, **flags}
