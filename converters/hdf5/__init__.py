@@ -48,7 +48,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="only episodes whose task (or task_zh) contains TEXT, or matches it if it has * or ?; repeatable",
     )
-    group.add_argument("--instruction", metavar="TEXT", help="task of episodes that carry no language")
+    group.add_argument(
+        "--instruction",
+        metavar="TEXT",
+        help="task of episodes that carry no language; {folder} and {file} in it stand for the names of the file's "
+        "folder and of the file",
+    )
+    group.add_argument(
+        "--instructions",
+        metavar="FILE",
+        help="tasks by the name of an episode, file or folder, or by a pattern of paths, whatever the files say: JSON "
+        "{name: text}, or CSV with the columns task and instruction",
+    )
+    group.add_argument(
+        "--instruction-key",
+        metavar="KEY",
+        help="which text of a file of instructions beside the episode, such as simplified_instruction or unseen",
+    )
     group.add_argument("--mask", metavar="KEY", help="robomimic: only the demonstrations of mask/KEY")
     group.add_argument(
         "--jpeg-order",

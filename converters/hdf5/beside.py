@@ -26,7 +26,7 @@ from wdsmix.converters.video import VideoReader, probe
 from wdsmix.episode import Image, ImageStream
 from wdsmix.errors import DataError
 
-__all__ = ["VideoFrames", "camera_rows", "named_pictures", "open_beside", "picture_names", "video_names"]
+__all__ = ["VideoFrames", "camera_rows", "named_pictures", "open_beside", "string_rows", "video_names"]
 
 _LONGEST_NAME = 1024
 _LOOKED = (None, None)
@@ -76,11 +76,10 @@ def camera_rows(tree: Tree, camera: CameraPart) -> int | None:
 
 def _reach(tree: Tree, name: str) -> Path:
     """The folder that a file beside the open one must stay in: as many levels up as its layout has it."""
-    up = 0
-    while name.split("/")[up] == "..":
-        up += 1
+    up = sum(part == ".." for part in name.split("/"))
     folder = tree.path.parent
-    return folder if up == 0 else folder.resolve().parents[up - 1]
+    above = folder.resolve().parents
+    return above[min(up, len(above)) - 1] if up and above else folder
 
 
 @contextmanager
@@ -100,8 +99,8 @@ def _faults(tree: Tree, name: str) -> Iterator[None]:
         ) from error
 
 
-def picture_names(tree: Tree, path: str) -> list[str] | None:
-    """The rows of a dataset as names of files; None where it holds something else.
+def string_rows(tree: Tree, path: str) -> list[str] | None:
+    """The rows of a dataset as texts, such as names of files; None where it holds something else.
 
     Raises:
         Hdf5Error: too many rows, or never written.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
+from wdsmix.converters.hdf5.language import load_instructions
 from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST, Mapped, load_mapping
 from wdsmix.converters.hdf5.strings import clean_text
 
@@ -38,7 +41,11 @@ class Hdf5Options:
     tasks: tuple[str, ...] = ()
     """Patterns of the wanted tasks; empty: all."""
     instruction: str = ""
-    """Task of episodes that carry none."""
+    """Task of episodes that carry none; ``{folder}`` and ``{file}`` stand for names."""
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """Name of an episode, file or folder, or a pattern of paths -> its task, whatever the file says."""
+    instruction_key: str = ""
+    """Which of the texts of a file of instructions beside the episode; empty: the dialect's choice."""
     mask: str = ""
     """Only the demonstrations of this filter key."""
     jpeg_order: Literal["", "rgb", "bgr"] = ""
@@ -84,6 +91,8 @@ class Hdf5Options:
         """The options as JSON types."""
         plain = {name: value for name, value in asdict(self).items() if name not in ("mapping", "allow_no_camera")}
         plain["mapping"] = self.mapping.model_dump(mode="json") if self.mapping else None
+        lines = json.dumps(sorted(self.instructions.items()))
+        plain["instructions"] = hashlib.sha256(lines.encode()).hexdigest() if self.instructions else ""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
@@ -114,6 +123,8 @@ def options_from(args: argparse.Namespace) -> Hdf5Options:
         min_score=args.min_score,
         tasks=tuple(args.task or ()),
         instruction=clean_text(args.instruction or ""),
+        instructions=load_instructions(Path(args.instructions)) if args.instructions else {},
+        instruction_key=args.instruction_key or "",
         mask=args.mask or "",
         jpeg_order=args.jpeg_order or "",
         image_flip=args.image_flip or "",

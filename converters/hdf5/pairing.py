@@ -1,10 +1,11 @@
-"""Which observation goes with which action: the layout of an episode, with ``--obs-shift`` applied."""
+"""The layout of an episode, with the options of all dialects applied: instructions, and ``--obs-shift``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from wdsmix.converters.hdf5.faults import Hdf5Error
+from wdsmix.converters.hdf5.language import filled, named_instruction
 from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, FileFacts, Part
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
@@ -13,14 +14,19 @@ __all__ = ["layout_of", "pairing_words"]
 
 
 def layout_of(dialect: Dialect, tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
-    """The layout that a dialect tells for an episode, its observations shifted as the user wants.
+    """The layout that a dialect tells for an episode, its task and its pairing as the user wants.
 
     Raises:
         Hdf5Error: the episode is not of that structure, or of one that can't be converted.
     """
     if dialect.layout is None:
         raise Hdf5Error(dialect.refusal, path=str(tree.path), where=group)
+    if options.instruction:
+        options = replace(options, instruction=filled(options.instruction, tree.path))
     layout = dialect.layout(tree, group, options, facts)
+    if options.instructions:
+        also = (group.rsplit("/", 1)[-1], str(layout.extras.get("uuid", "")))
+        layout = replace(layout, task=named_instruction(options.instructions, tree.path, also) or layout.task)
     return _shifted(tree, layout, options.obs_shift) if options.obs_shift else layout
 
 

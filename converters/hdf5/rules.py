@@ -1,0 +1,120 @@
+"""What dialects of one file an episode have in common: rules of detection, an assumed rate, absolute targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from wdsmix.converters.hdf5.faults import Hdf5Error
+from wdsmix.converters.hdf5.layout import FileFacts, Part
+from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.safe import Tree, join
+
+from wdsmix.episode import DimensionKind
+
+__all__ = ["absolute", "assumed_rate", "clock_warning", "one_episode", "root_has", "rows_of", "wanted_camera"]
+
+
+def root_has(*rules: str) -> Callable[[Tree, str], bool]:
+    """A rule over the root: every one of the paths is there; ``*`` stands for any one child."""
+
+    def matches(tree: Tree, episode: str) -> bool:
+        return all(_there(tree, "/", rule.split("/")) for rule in rules)
+
+    return matches
+
+
+def _there(tree: Tree, place: str, parts: list[str]) -> bool:
+    if not parts:
+        return tree.get(place) is not None
+    if parts[0] == "*":
+        return any(_there(tree, join(place, name), parts[1:]) for name in tree.children(place)[:16])
+    return tree.get(join(place, parts[0])) is not None and _there(tree, join(place, parts[0]), parts[1:])
+
+
+def one_episode(tree: Tree, options: Hdf5Options) -> list[str]:
+    """The groups of a file that is one episode."""
+    return ["/"]
+
+
+def assumed_rate(
+    options: Hdf5Options,
+    fps: float,
+    why: str,
+    *,
+    kinds: Sequence[DimensionKind] = (),
+    splits: Mapping[str, str] | None = None,
+    embodiment: str = "",
+    details: Mapping[str, object] | None = None,
+    warnings: Sequence[str] = (),
+) -> FileFacts:
+    """The facts of a file that holds no rate.
+
+    Args:
+        options: Of the family.
+        fps: What is assumed where ``--fps`` says nothing.
+        why: Who records so, in words.
+        kinds: Of the action.
+        splits: See `FileFacts`.
+        embodiment: See `FileFacts`.
+        details: See `FileFacts`.
+        warnings: Further ones.
+    """
+    given = bool(options.fps)
+    assumed = f"{why} hold no rate: {fps:.4g} frames/s assumed; give --fps to set it"
+    return FileFacts(
+        fps=options.fps or fps,
+        fps_from="--fps" if given else "default",
+        kinds={"action": tuple(kinds)} if kinds else {},
+        splits=splits or {},
+        embodiment=embodiment,
+        details=details or {},
+        warnings=tuple(warnings) if given else (assumed, *warnings),
+    )
+
+
+def rows_of(tree: Tree, path: str) -> int:
+    """Rows of a dataset; 0 where it is absent, empty or no array."""
+    dataset = tree.dataset(path)
+    return dataset.shape[0] if dataset is not None and dataset.shape else 0
+
+
+def absolute(tree: Tree, parts: Sequence[Part]) -> tuple[DimensionKind, ...]:
+    """One ``absolute`` for each dimension of the parts."""
+    count = 0
+    for part in parts:
+        dataset = tree.dataset(part.path)
+        count += math.prod(dataset.shape[1:]) if dataset is not None and dataset.shape else 0
+    return ("absolute",) * count if count <= tree.budget.width else ()
+
+
+def clock_warning(tree: Tree, path: str, unit: float, fps: float) -> list[str]:
+    """A warning where recorded times tell another rate than the one that is taken.
+
+    Args:
+        tree: The open file.
+        path: The dataset (T,) of times.
+        unit: Seconds of one.
+        fps: The rate that is taken.
+    """
+    try:
+        if rows_of(tree, path) < 3:
+            return []
+        times = tree.read_vector(path).reshape(-1).astype(np.float64) * unit
+    except Hdf5Error:
+        return []
+    steps = np.diff(times)
+    steps = steps[np.isfinite(steps) & (steps > 0)]
+    if not len(steps):
+        return [f"the times in {path} do not advance; not used"]
+    rate = float(1 / np.median(steps))
+    if abs(rate - fps) <= 0.1 * fps:
+        return []
+    return [f"the times in {path} tell {rate:.3g} frames/s, {fps:.4g} are taken; give --fps to set it"]
+
+
+def wanted_camera(options: Hdf5Options, *names: str) -> bool:
+    """Whether a camera is one of those that the user chose, or the user chose none."""
+    chosen = options.cameras.values()
+    return not chosen or any(name == wanted or name.endswith("/" + wanted) for name in names for wanted in chosen)
