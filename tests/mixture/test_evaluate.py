@@ -82,6 +82,31 @@ def test_a_split_that_only_one_source_has(mixture: dict) -> None:
         EvaluationDataset(mixture, 0)
 
 
+def test_a_part_of_the_sources_keeps_the_samples_of_the_mixture(sets: Path) -> None:
+    config = {
+        "embodiments": {"panda": 5, "dual_arm": 2},
+        "sources": [
+            {"name": "chunks", "shards": str(sets / "chunks"), "weight": 0.3},
+            {"name": "lift", "shards": str(sets / "lift"), "weight": 0.7},
+        ],
+    }
+    whole = next(iter(EvaluationDataset(config, 4, "train")))
+    dataset = EvaluationDataset(config, 4, sources=["lift"])
+    batches = list(dataset)
+    assert dataset.frames == 8
+    assert len(batches) == 2
+    for batch in batches:
+        assert batch["source_id"].tolist() == [1] * 4
+        assert batch["embodiment_id"].tolist() == [5] * 4
+        for name in ("images", "state", "action"):
+            assert batch[name].shape == whole[name].shape, name
+    assert batches[0]["state"].shape[-1] == 14  # the other source's width
+    alone = EvaluationDataset(config, 4, "train", sources=["chunks"])  # first in the file
+    assert [row[0] for batch in alone for row in rows(batch)] == [0] * 16
+    assert alone.frames == 16
+    assert next(iter(alone))["images"].shape[2] == 2  # the other source's cameras
+
+
 def test_it_is_scaled_by_the_train_split(mixture: dict, sets: Path) -> None:
     mixture["sample"]["normalize"] = {"state": "mean_std"}
     train = np.concatenate([e.state for e in ShardSet(sets / "lift").episodes("train")]).astype(np.float64)

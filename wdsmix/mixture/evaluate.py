@@ -40,7 +40,7 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         config: A mixture.yaml, its content, or a checked configuration.
         batch_size: Samples a batch on this rank.
         split: The split of every source, in place of the one that the configuration names.
-        sources: Names of the sources to evaluate; default: all.
+        sources: Names of the sources to evaluate; default: all. Layout, scales and ids stay those of the whole mixture.
         rank: As for `MixtureDataset`.
         world_size: As for `MixtureDataset`.
         num_threads: As for `MixtureDataset`.
@@ -68,7 +68,7 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError("bad value", where="batch_size", expected="a whole number from 1", found=batch_size)
         self.batch_size = batch_size
-        self.config = _of_split(config, split, sources)
+        self.config, self._chosen = _of_split(config, split, sources)
         self._rank, self._world_size, self._num_threads = rank, world_size, num_threads
         self._parent_place: Place | None = None
         self._catalog: Catalog | None = None
@@ -76,7 +76,9 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         self._pipeline: Pipeline | None = None
         self._token = uuid.uuid4().hex
         listen(self._token, self._ignore)
-        self._order = EvaluationOrder([int(source.ends[-1]) for source in self.catalog.sources])
+        self._order = EvaluationOrder(
+            [int(source.ends[-1]) if source.name in self._chosen else 0 for source in self.catalog.sources]
+        )
 
     @property
     def catalog(self) -> Catalog:
@@ -158,13 +160,19 @@ class EvaluationDataset(IterableDataset[dict[str, Any]]):
         return state
 
 
-def _of_split(config: MixtureConfig, split: str, names: Sequence[str] | None) -> MixtureConfig:
-    """The configuration with every source's split replaced, and only the named sources."""
+def _of_split(config: MixtureConfig, split: str, names: Sequence[str] | None) -> tuple[MixtureConfig, frozenset[str]]:
+    """The configuration with the split of the named sources replaced, and their names.
+
+    The other sources stay in it, unread: the layout of a sample, norm groups and source ids are those of the mixture.
+    """
     known = [source.name for source in config.sources]
     for name in names or ():
         if name not in known:
             raise ConfigError(f"no source {name!r}", path=config.path, where="sources", hint=did_you_mean(name, known))
-    chosen = [source for source in config.sources if names is None or source.name in names]
+    chosen = frozenset(known if names is None else names)
     if not chosen:
         raise ConfigError("no sources to evaluate", path=config.path, where="sources")
-    return config.model_copy(update={"sources": [source.model_copy(update={"split": split}) for source in chosen]})
+    sources = [
+        source.model_copy(update={"split": split}) if source.name in chosen else source for source in config.sources
+    ]
+    return config.model_copy(update={"sources": sources}), chosen
