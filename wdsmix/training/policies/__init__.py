@@ -11,10 +11,18 @@ from wdsmix.errors import ConfigError
 from wdsmix.mixture.explain import explain
 from wdsmix.training.policies.base import Next, Policy, PolicyBatch, PolicyConfig
 from wdsmix.training.policies.bc import BehaviourCloning
+from wdsmix.training.policies.offline_rl import OfflineRL
+from wdsmix.training.policies.transformer import CausalTransformer
+from wdsmix.training.policies.vla import VisionLanguageAction
 
 __all__ = ["POLICIES", "Next", "Policy", "PolicyBatch", "PolicyConfig", "build_policy", "policy_config"]
 
-POLICIES: dict[str, type[Policy]] = {"bc": BehaviourCloning}
+POLICIES: dict[str, type[Policy]] = {
+    "bc": BehaviourCloning,
+    "transformer": CausalTransformer,
+    "vla": VisionLanguageAction,
+    "offline-rl": OfflineRL,
+}
 
 
 def policy_config(values: Mapping[str, Any]) -> PolicyConfig:

@@ -14,7 +14,17 @@ from torch import Tensor, nn
 from wdsmix.training.policies.base import PolicyBatch, PolicyConfig
 from wdsmix.training.policies.linear import GrowingInput, GrowingOutput
 
-__all__ = ["ActionHead", "Attention", "Block", "ImageEncoder", "ObservationEncoder", "StateEncoder", "fuse"]
+__all__ = [
+    "ActionHead",
+    "Attention",
+    "Block",
+    "ImageEncoder",
+    "Keypoints",
+    "ObservationEncoder",
+    "PictureTokens",
+    "StateEncoder",
+    "fuse",
+]
 
 GROUPS = 8
 
@@ -25,6 +35,9 @@ class ImageEncoder(nn.Module):
     Args:
         config: Gives ``width``.
     """
+
+    STRIDE = 16
+    """Pixels of a side that one place of the result stands for."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
