@@ -17,8 +17,18 @@ SRC is one file or a folder; each file is read by its own structure. Defaults of
   dialect        state                               action      cameras                frames/s
   platform       observation.state, and              action      observation.images.*   30 (warns)
                  observation.gripper where all have it
-  robomimic      robot<i>_eef_pos, _eef_quat,        actions     obs/*_image            control_freq,
-                 _gripper_qpos (of obs)                                                 else 20 (warns)
+  robomimic,     robot<i>_eef_pos, _eef_quat,        actions     obs/*_image            control_freq,
+  mimicgen,      _gripper_qpos (of obs)                                                 else 20 (warns)
+  robocasa
+  libero         ee_states, gripper_states           actions     obs/*_rgb, turned over control_freq, else 20
+  isaaclab,      joint_pos, else eef_pos, eef_quat,  actions     pictures in obs        20 (warns)
+  leisaac        gripper_pos, else all of obs
+  maniskill      agent/qpos, agent/qvel, else obs    actions     sensor_data/*/rgb,     control_freq of the JSON
+                                                                 image/*/rgb            beside it, else 20
+  maniskill-raw  env_states (--allow-no-camera)      actions     none                   (the same)
+  minari         all numbers in observations         actions     pictures in there      20 (warns)
+  robohive       observations                        actions     visual_dict/rgb:*      from time, else 25
+  d4rl           observations (--allow-no-camera)    actions     none                   20 (warns)
   aloha          observations/qpos                   action      observations/images/*  50 (notes)
   robosuite-raw  states (with --allow-no-camera)     actions     none                   20 (warns)
   mapping        what --mapping FILE.yaml says

@@ -45,6 +45,7 @@ def assumed_rate(
     *,
     kinds: Sequence[DimensionKind] = (),
     splits: Mapping[str, str] | None = None,
+    task: str = "",
     embodiment: str = "",
     details: Mapping[str, object] | None = None,
     warnings: Sequence[str] = (),
@@ -57,6 +58,7 @@ def assumed_rate(
         why: Who records so, in words.
         kinds: Of the action.
         splits: See `FileFacts`.
+        task: See `FileFacts`.
         embodiment: See `FileFacts`.
         details: See `FileFacts`.
         warnings: Further ones.
@@ -68,6 +70,7 @@ def assumed_rate(
         fps_from="--fps" if given else "default",
         kinds={"action": tuple(kinds)} if kinds else {},
         splits=splits or {},
+        task=task,
         embodiment=embodiment,
         details=details or {},
         warnings=tuple(warnings) if given else (assumed, *warnings),

@@ -8,7 +8,7 @@ from wdsmix.converters.hdf5.dialects.robomimic import demo_groups
 from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, FileFacts, find_parts
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
-from wdsmix.converters.hdf5.strings import attribute, clean_text, json_object, number, text
+from wdsmix.converters.hdf5.strings import attribute, clean_text, text
 
 __all__ = ["DIALECTS"]
 
@@ -32,27 +32,6 @@ def _there(tree: Tree, place: str, parts: list[str]) -> bool:
 
 def _no_groups(tree: Tree, options: Hdf5Options) -> list[str]:
     return []
-
-
-def _demo(tree: Tree, episode: str) -> bool:
-    return episode.startswith("/data/") and tree.dataset(join(episode, "actions")) is not None
-
-
-def _libero(tree: Tree, episode: str) -> bool:
-    data = tree.group("/data")
-    marks = ("problem_info", "bddl_file_name")
-    return _demo(tree, episode) and (
-        (data is not None and any(name in data.attrs for name in marks))
-        or tree.get(join(episode, "obs/agentview_rgb")) is not None
-    )
-
-
-def _isaaclab(tree: Tree, episode: str) -> bool:
-    data = tree.group("/data")
-    env, _ = json_object(attribute(data, "env_args") if data is not None else None)
-    return _demo(tree, episode) and (
-        tree.group(join(episode, "initial_state")) is not None or number(env.get("type")) == 2
-    )
 
 
 def _robosuite(tree: Tree, episode: str) -> bool:
@@ -83,18 +62,6 @@ def _robosuite_layout(tree: Tree, group: str, options: Hdf5Options, facts: FileF
     )
 
 
-def _grouped(prefix: str, *children: str) -> Callable[[Tree, str], bool]:
-    def matches(tree: Tree, episode: str) -> bool:
-        names = [name for name in tree.child_groups("/") if name.startswith(prefix)]
-        return bool(names) and all(tree.get(join(names[0], child)) is not None for child in children)
-
-    return matches
-
-
-def _maniskill_raw(tree: Tree, episode: str) -> bool:
-    return _grouped("traj_", "actions")(tree, episode) and not _grouped("traj_", "obs")(tree, episode)
-
-
 _LATER = "known, but not converted yet; describe it with --mapping FILE.yaml"
 
 
@@ -103,8 +70,6 @@ def _refused(name: str, rank: int, summary: str, matches: Callable[[Tree, str], 
 
 
 DIALECTS = [
-    _refused("libero", 20, "LIBERO", _libero, f"LIBERO: {_LATER} (flip: vertical where the pictures are upside down)"),
-    _refused("isaaclab", 30, "Isaac Lab, LeIsaac", _isaaclab, f"Isaac Lab: {_LATER}"),
     Dialect(
         name="robosuite-raw",
         rank=50,
@@ -143,23 +108,5 @@ DIALECTS = [
         "AgiBot World",
         _root("state/joint", "action/joint"),
         "AgiBot World: the images lie in MP4 files beside it, which are not read yet",
-    ),
-    _refused(
-        "maniskill-raw",
-        129,
-        "ManiSkill trajectories without observations",
-        _maniskill_raw,
-        "raw ManiSkill trajectories hold no observations (obs_mode none), hence no images; replay them: "
-        "python -m mani_skill.trajectory.replay_trajectory --obs-mode rgb --save-traj",
-    ),
-    _refused("maniskill", 130, "ManiSkill", _grouped("traj_", "actions", "obs"), f"ManiSkill: {_LATER}"),
-    _refused("minari", 131, "Minari", _grouped("episode_", "observations", "actions"), f"Minari: {_LATER}"),
-    _refused("robohive", 132, "RoboHive", _grouped("Trial", "actions"), f"RoboHive: {_LATER}"),
-    _refused(
-        "d4rl",
-        140,
-        "D4RL",
-        _root("observations", "actions", "rewards"),
-        "D4RL: flat rows of states, actions and rewards; it holds no images",
     ),
 ]

@@ -1,4 +1,4 @@
-"""robomimic, mimicgen and robocasa: demonstrations with an ``obs`` group each.
+"""robomimic, mimicgen and robocasa: demonstrations with an ``obs`` group each (LIBERO and Isaac Lab share much of it).
 
 ::
 
@@ -8,6 +8,9 @@
        └─ obs/<key> (T, ...)  cameras <cam>_image (T, H, W, 3) uint8, upright RGB
     mask/<filter>             names of demonstrations: the published split
 
+mimicgen leaves out ``next_obs`` and adds ``datagen_info``; robocasa's demonstrations carry their instruction. A stream
+that is not mapped may have any length (raw robocasa has more states than actions).
+
 Actions of an operational-space controller are deltas of position, then rotation (axis-angle), then the gripper.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -44,7 +48,7 @@ from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import DimensionKind
 
-__all__ = ["DIALECTS", "controller_kinds", "demo_groups"]
+__all__ = ["DIALECTS", "controller_kinds", "demo_facts", "demo_groups", "is_demo", "key_cameras", "rewards_and_dones"]
 
 _FPS = 20.0
 _LONGEST = 200
@@ -62,12 +66,22 @@ def demo_groups(tree: Tree, options: Hdf5Options) -> list[str]:
     return [join("data", name) for name in tree.child_groups("/data")]
 
 
+def is_demo(tree: Tree, episode: str) -> bool:
+    """Whether a group is a demonstration: it has actions."""
+    return episode.startswith("/data/") and tree.dataset(join(episode, "actions")) is not None
+
+
 def _matches(tree: Tree, episode: str) -> bool:
-    return (
-        episode.startswith("/data/")
-        and tree.dataset(join(episode, "actions")) is not None
-        and tree.group(join(episode, "obs")) is not None
-    )
+    return is_demo(tree, episode) and tree.group(join(episode, "obs")) is not None
+
+
+def _is_robocasa(tree: Tree, episode: str) -> bool:
+    owner = tree.group(episode)
+    return owner is not None and "ep_meta" in owner.attrs and _matches(tree, episode)
+
+
+def _is_mimicgen(tree: Tree, episode: str) -> bool:
+    return tree.group(join(episode, "datagen_info")) is not None and _matches(tree, episode)
 
 
 def _controllers(config: object, robots: int) -> list[Mapping[str, object]]:
@@ -147,7 +161,8 @@ def _splits(tree: Tree, options: Hdf5Options) -> tuple[dict[str, str], frozenset
     return splits, selected, warnings
 
 
-def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
+def demo_facts(tree: Tree, options: Hdf5Options) -> FileFacts:
+    """What ``env_args`` and ``mask`` tell: rate, kinds of the actions, splits, the environment as task."""
     data = tree.group("/data")
     found, wrong = json_object(attribute(data, "env_args") if data is not None else None)
     kwargs = found.get("env_kwargs")
@@ -211,7 +226,17 @@ def _default_state(tree: Tree, group: str) -> list[str]:
     return keys
 
 
-def _cameras(tree: Tree, group: str, options: Hdf5Options) -> tuple[dict[str, CameraPart], list[str]]:
+def key_cameras(
+    tree: Tree, group: str, options: Hdf5Options, flip: Literal["none", "vertical", "rot180"] = "none"
+) -> tuple[dict[str, CameraPart], list[str]]:
+    """The cameras of a demonstration's ``obs``, by their names, and warnings.
+
+    Args:
+        tree: The open file.
+        group: The demonstration.
+        options: Of the family.
+        flip: What undoes the orientation, unless the options say.
+    """
     found: dict[str, CameraPart] = {}
     warnings: list[str] = []
     for name in tree.children(join(group, "obs")):
@@ -222,28 +247,32 @@ def _cameras(tree: Tree, group: str, options: Hdf5Options) -> tuple[dict[str, Ca
         if refused := refused_camera(name):
             warnings += refused
         elif tree.dataset(path) is not None:
-            found[name] = CameraPart(path=path, order=options.jpeg_order or "rgb", flip=options.image_flip or "none")
+            found[name] = CameraPart(path=path, order=options.jpeg_order or "rgb", flip=options.image_flip or flip)
     return found, warnings
+
+
+def rewards_and_dones(tree: Tree, group: str, reward: str = "rewards", done: str = "dones") -> dict[str, Part]:
+    """The reward and done of an episode, as far as it has them."""
+    return {
+        name: Part(path=join(group, key), name=name)
+        for name, key in (("reward", reward), ("done", done))
+        if tree.dataset(join(group, key)) is not None
+    }
 
 
 def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
     owner = tree.group(group)
     meta, wrong = json_object(attribute(owner, "ep_meta") if owner is not None else None)
     language, doubtful = text(meta.get("lang"))
-    optional = {
-        name: Part(path=join(group, key), name=name)
-        for name, key in (("reward", "rewards"), ("done", "dones"))
-        if tree.dataset(join(group, key)) is not None
-    }
     warnings = [f"attribute ep_meta of a demonstration is {wrong}"] if wrong else []
     if doubtful:
         warnings.append("an instruction in ep_meta is of unknown encoding")
-    cameras, refused = _cameras(tree, group, options)
+    cameras, refused = key_cameras(tree, group, options)
     warnings += refused
     return EpisodeLayout(
         state=find_parts(tree, group, options.state or _default_state(tree, group), ("obs", ""), what="state"),
         action=find_parts(tree, group, options.action or ("actions",), ("", "obs"), what="action"),
-        optional=optional,
+        optional=rewards_and_dones(tree, group),
         cameras=cameras,
         task=language or options.instruction or facts.task,
         warnings=warnings,
@@ -252,16 +281,21 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
 
 DIALECTS = [
     Dialect(
-        name="robomimic",
-        rank=40,
-        summary="robomimic, mimicgen, robocasa: data/<demo>/{actions, obs/<key>}, mask/<filter>",
-        matches=_matches,
+        name=name,
+        rank=rank,
+        summary=f"{name}: {summary}",
+        matches=matches,
         groups=demo_groups,
-        facts=_facts,
+        facts=demo_facts,
         layout=_layout,
         state="robot<i>_eef_pos, robot<i>_eef_quat, robot<i>_gripper_qpos (of obs)",
         action="actions",
         cameras="obs/*_image",
         rate="control_freq of env_args, else 20 with a warning",
+    )
+    for name, rank, matches, summary in (
+        ("robocasa", 36, _is_robocasa, "as robomimic, with the instruction in ep_meta"),
+        ("mimicgen", 38, _is_mimicgen, "as robomimic, with datagen_info and without next_obs"),
+        ("robomimic", 40, _matches, "data/<demo>/{actions, obs/<key>}, mask/<filter>"),
     )
 ]
