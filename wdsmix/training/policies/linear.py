@@ -8,12 +8,16 @@ or rows, each a product of a fixed shape: growing adds blocks, and the old ones 
 from __future__ import annotations
 
 import math
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["BLOCK", "GrowingInput", "GrowingOutput"]
+__all__ = ["BLOCK", "GrowingInput", "GrowingOutput", "GrowingTable", "Side", "growing_sides"]
+
+Side = Literal["state", "action", "embodiment"]
+"""What may grow."""
 
 BLOCK = 16
 """Columns or rows of a block; the last one is filled up with zeros."""
@@ -23,12 +27,14 @@ class GrowingInput(nn.Module):
     """A linear layer whose input may get more columns: `torch.nn.Linear` in function and in the shape of its weights.
 
     Args:
+        of: What its input is.
         inputs: Columns now.
         outputs: Features.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, of: Side, inputs: int, outputs: int) -> None:
         super().__init__()
+        self.grows: dict[str, tuple[int, Side]] = {"weight": (1, of)}
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
         _init(self.weight)
@@ -50,12 +56,14 @@ class GrowingOutput(nn.Module):
     """A linear layer whose output may get more rows; as `GrowingInput`.
 
     Args:
+        of: What its output is.
         inputs: Features.
         outputs: Rows now.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, of: Side, inputs: int, outputs: int) -> None:
         super().__init__()
+        self.grows: dict[str, tuple[int, Side]] = {"weight": (0, of), "bias": (0, of)}
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
         _init(self.weight)
@@ -67,6 +75,22 @@ class GrowingOutput(nn.Module):
             weight, bias = self.weight[start : start + BLOCK], self.bias[start : start + BLOCK]
             parts.append(F.linear(x, _filled(weight, 0), _filled(bias, 0))[..., : len(weight)])
         return torch.cat(parts, -1)
+
+
+class GrowingTable(nn.Embedding):
+    """A row for each robot; more may come."""
+
+    grows: ClassVar[dict[str, tuple[int, Side]]] = {"weight": (0, "embodiment")}
+
+
+def growing_sides(module: nn.Module) -> dict[str, tuple[int, Side]]:
+    """What may grow in a policy: name of a parameter -> its axis, and what lies along it."""
+    return {
+        f"{place}.{name}": side
+        for place, part in module.named_modules()
+        if isinstance(part, GrowingInput | GrowingOutput | GrowingTable)
+        for name, side in part.grows.items()
+    }
 
 
 def _init(weight: Tensor) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wdsmix.training.policies.base import PolicyBatch, PolicyConfig
-from wdsmix.training.policies.linear import GrowingInput, GrowingOutput
+from wdsmix.training.policies.linear import GrowingInput, GrowingOutput, GrowingTable
 
 __all__ = [
     "ActionHead",
@@ -93,8 +93,8 @@ class StateEncoder(nn.Module):
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
-        self.state = GrowingInput(config.state_dim, config.width)
-        self.embodiment_embed = nn.Embedding(config.num_embodiments, config.width)
+        self.state = GrowingInput("state", config.state_dim, config.width)
+        self.embodiment_embed = GrowingTable(config.num_embodiments, config.width)
         nn.init.normal_(self.embodiment_embed.weight, std=0.1)
         self.mlp = nn.Sequential(nn.SiLU(), nn.Linear(config.width, config.width))
 
@@ -165,7 +165,7 @@ class ActionHead(nn.Module):
         super().__init__()
         self.shape = (config.chunk, config.width)
         self.steps = nn.Linear(config.width, config.chunk * config.width)
-        self.action = GrowingOutput(config.width, config.action_dim)
+        self.action = GrowingOutput("action", config.width, config.action_dim)
 
     def forward(self, features: Tensor) -> Tensor:
         """From [B, width] to [B, K, Da]."""

@@ -36,7 +36,7 @@ class Critic(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         width = config.width
-        self.action = GrowingInput(config.action_dim, width)
+        self.action = GrowingInput("action", config.action_dim, width)
         self.mlp = nn.Sequential(
             nn.Linear(2 * width, width), nn.LayerNorm(width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
         )

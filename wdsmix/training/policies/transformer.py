@@ -46,12 +46,12 @@ class CausalTransformer(Policy):
         self.state = StateEncoder(config)
         self.step_embed = nn.Parameter(torch.randn(steps, 1, width) * 0.02)
         self.kind_embed = nn.Parameter(torch.randn(config.cameras + 1, width) * 0.02)
-        self.earlier = GrowingInput(config.action_dim, width)
+        self.earlier = GrowingInput("action", config.action_dim, width)
         self.hidden_embed = nn.Parameter(torch.zeros(width))
         self.place_embed = nn.Parameter(torch.randn(config.chunk, width) * 0.02)
         self.blocks = nn.ModuleList(Block(width, config.heads, config.dropout) for _ in range(config.layers))
         self.norm = nn.LayerNorm(width)
-        self.action = GrowingOutput(width, config.action_dim)
+        self.action = GrowingOutput("action", width, config.action_dim)
 
     def losses(self, batch: PolicyBatch) -> dict[str, Tensor]:
         """See `Policy.losses`."""

@@ -52,7 +52,7 @@ class VisionLanguageAction(Policy):
             Block(width, config.heads, config.dropout, crosses=True) for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(width)
-        self.action = GrowingOutput(width, config.action_dim)
+        self.action = GrowingOutput("action", width, config.action_dim)
 
     def losses(self, batch: PolicyBatch) -> dict[str, Tensor]:
         """See `Policy.losses`."""
