@@ -11,7 +11,7 @@ from helpers.mixtures import picture
 from PIL import Image
 
 from wdsmix.errors import DataError
-from wdsmix.mixture.decode import check_frame, decode_frame, decode_picture
+from wdsmix.mixture.decode import check_frame, decode_frame, decode_picture, find_pictures, frame_bytes
 from wdsmix.shards.tario import padding, ustar_header
 
 
@@ -65,23 +65,36 @@ def frame(*members: tuple[str, bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
-def test_a_frame_with_and_without_cameras() -> None:
+def test_the_pictures_of_a_frame() -> None:
     first, second = (simplejpeg.encode_jpeg(picture((20, 16), n), 92) for n in (1, 2))
-    tar = frame(
-        ("a.cam0.jpg", first), ("a.state.npy", b"x"), ("a.json", b"{}"), ("b.cam1.jpg", second), ("b.json", b"")
-    )
-    border = len(frame(("a.cam0.jpg", first), ("a.state.npy", b"x"), ("a.json", b"{}")))
-    slots = {"cam0.jpg": (1, True), "cam1.jpg": (0, True)}
-    images, mask = np.full((3, 16, 20, 3), 9, np.uint8), np.ones(3, bool)
-    decode_frame(tar[:border], slots, images, mask, may_resize=False)
-    assert mask.tolist() == [False, True, False]
-    assert np.array_equal(images[1], simplejpeg.decode_jpeg(first, "RGB"))
-    assert not images[0].any()
-    assert not images[2].any()
-    decode_frame(tar[border:], slots, images, mask, may_resize=False)
-    assert mask.tolist() == [True, False, False]
-    assert np.array_equal(images[0], simplejpeg.decode_jpeg(second, "RGB"))
-    assert not images[1].any()
+    whole = frame(("a.cam0.jpg", first), ("a.state.npy", b"x"), ("a.cam1.jpg", second), ("a.json", b"{}"))
+    found = find_pictures(whole, {b"cam1.jpg": (0, False), b"cam0.jpg": (1, True), b"cam2.jpg": (2, True)})
+    assert [(camera, right, data.tobytes()) for camera, right, data in found] == [(1, True, first), (0, False, second)]
+    assert find_pictures(whole, {b"cam9.jpg": (0, True)}) == []
+    assert find_pictures(frame((".cam0.jpg", first), ("jpg", first)), {b"cam0.jpg": (0, True), b"jpg": (1, True)}) == []
+
+
+def test_decoded_into_the_batch_and_checked() -> None:
+    data = simplejpeg.encode_jpeg(picture((20, 16), 1), 92)
+    whole = frame(("a.cam0.jpg", data))
+    ((_, _, view),) = find_pictures(whole, {b"cam0.jpg": (0, True)})
+    row = np.zeros((16, 20, 3), np.uint8)
+    checksum = google_crc32c.value(whole.tobytes())
+    decode_frame(whole, checksum, [(view, row, True)], may_resize=False)
+    assert np.array_equal(row, simplejpeg.decode_jpeg(data, "RGB"))
+    with pytest.raises(DataError, match="damaged frame"):
+        decode_frame(whole, checksum ^ 1, [(view, row, True)], may_resize=False)
+
+
+def test_damage_is_the_reason_given_for_what_does_not_decode() -> None:
+    whole = frame(("a.cam0.jpg", b"no picture"))
+    ((_, _, view),) = find_pictures(whole, {b"cam0.jpg": (0, True)})
+    row, checksum = np.zeros((16, 20, 3), np.uint8), google_crc32c.value(whole.tobytes())
+    with pytest.raises(DataError, match="damaged frame"):
+        decode_frame(whole, checksum ^ 1, [(view, row, True)], may_resize=False)
+    with pytest.raises(DataError) as caught:
+        decode_frame(whole, checksum, [(view, row, True)], may_resize=False)
+    assert "damaged frame" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["a.cam0.jpg", "./dir.x/a.cam0.jpg", "é.cam0.jpg", "n" * 120 + ".cam0.jpg"])
@@ -97,16 +110,16 @@ def test_pictures_are_found_in_tars_of_any_writer(name: str, form: int) -> None:
             info.size, info.mtime = len(content), 1.5
             tar.addfile(info, io.BytesIO(content))
     whole = np.frombuffer(file.getvalue(), np.uint8)[: tar.offset - 1024]
-    images, mask = np.zeros((1, 16, 20, 3), np.uint8), np.zeros(1, bool)
-    decode_frame(whole, {"cam0.jpg": (0, True)}, images, mask, may_resize=False)
-    assert mask.all()
-    assert np.array_equal(images[0], simplejpeg.decode_jpeg(data, "RGB"))
+    ((camera, right_size, found),) = find_pictures(whole, {b"cam0.jpg": (0, True)})
+    assert (camera, right_size) == (0, True)
+    assert found.tobytes() == data
 
 
 def test_checksum() -> None:
     tar = frame(("a.cam0.jpg", b"abc"))
-    check_frame(tar, 0, len(tar), google_crc32c.value(tar.tobytes()))
+    check_frame(tar, google_crc32c.value(tar.tobytes()))
     with pytest.raises(DataError, match=r"damaged frame \(expected crc32c 00000001, found [0-9a-f]{8}\)"):
-        check_frame(tar, 0, len(tar), 1)
+        check_frame(tar, 1)
+    assert frame_bytes(tar, 512, len(tar) - 512).tobytes() == tar[512:].tobytes()
     with pytest.raises(DataError, match="cut off"):
-        check_frame(tar, 512, len(tar), 1)
+        frame_bytes(tar, 512, len(tar))

@@ -173,7 +173,7 @@ def test_the_process_ends_though_a_thread_hangs(path: Path) -> None:
         "from wdsmix.mixture import assemble\n"
         "stream = iter(MixtureDataset(sys.argv[1], 4, num_threads=2))\n"
         "next(stream); time.sleep(1)\n"
-        "assemble.check_frame = lambda *_: time.sleep(600)\n"
+        "assemble.find_pictures = lambda *_: time.sleep(600)\n"
         "next(stream); next(stream)\n"  # those ahead were begun before
         "sys.exit(7)\n"
     )

@@ -114,7 +114,7 @@ def test_intervals_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_stalled_stage_is_named(mixture: dict, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     """Storage that hangs is played by a check that waits for an event."""
     release = threading.Event()
-    name = "check_frame" if stage == "pictures" else "_gather"
+    name = "find_pictures" if stage == "pictures" else "_gather"
     real = getattr(assemble, name)
 
     def hangs(*args: Any, **more: Any) -> Any:
@@ -141,7 +141,7 @@ def test_a_stalled_stage_is_named(mixture: dict, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stalled_worker_says_so(mixture: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "check_frame", lambda *_: time.sleep(60))
+    monkeypatch.setattr(assemble, "find_pictures", lambda *_: time.sleep(60))
     mixture["first_batch_timeout_s"] = 0.3
     stream = iter(DataLoader(MixtureDataset(mixture, 4), batch_size=None, num_workers=1))
     with pytest.raises(DataError, match="still reading and decoding pictures"):
@@ -157,7 +157,7 @@ def test_only_the_first_batch_is_timed(mixture: dict, monkeypatch: pytest.Monkey
     stream = iter(dataset)
     for _ in range(4):
         next(stream)
-    real = assemble.check_frame
+    real = assemble.find_pictures
     slow = threading.Event()
 
     def once(*args: Any) -> Any:
@@ -166,7 +166,7 @@ def test_only_the_first_batch_is_timed(mixture: dict, monkeypatch: pytest.Monkey
             time.sleep(0.8)
         return real(*args)
 
-    monkeypatch.setattr(assemble, "check_frame", once)
+    monkeypatch.setattr(assemble, "find_pictures", once)
     steps = [next(stream)["step"] for _ in range(4)]
     assert steps == [4, 5, 6, 7]
     assert slow.is_set()
@@ -184,7 +184,7 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
         if not release.is_set() and threading.current_thread().name.endswith("-0"):
             hanging.set()
             release.wait(20)
-            args[4][...] = 77  # a late write
+            args[2][0][1][...] = 77  # a late write
         real(*args, **more)
 
     monkeypatch.setattr(assemble, "decode_frame", hangs)

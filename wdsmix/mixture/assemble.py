@@ -1,16 +1,17 @@
 """Assembler: from a rank's samples of a step to the arrays of its batch.
 
 Three parts, so that a loader can run them where and when it likes: `Assembler.locate` (arithmetic on the indexes, no
-shard touched), `Assembler.fill_vectors` (once a batch, vectorised) and `Assembler.fill_pictures` and
-`Assembler.extras` (sample by sample, from any thread: samples write to different rows).
+shard touched), `Assembler.fill_vectors` (once a batch, vectorised) and `Assembler.fill_pictures` (a few samples at a
+time) and `Assembler.extras` (sample by sample), from any thread: samples write to different rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +19,56 @@ import numpy.typing as npt
 from wdsmix.errors import DataError
 from wdsmix.mixture.batch import BatchMemory
 from wdsmix.mixture.catalog import Catalog, Layout, OpenSource
-from wdsmix.mixture.decode import check_frame, decode_frame
+from wdsmix.mixture.decode import decode_frame, find_pictures, frame_bytes, reason
 from wdsmix.mixture.goals import choose_goals
 from wdsmix.mixture.waypoints import Waypoints
 from wdsmix.mixture.windows import clamped_window
 from wdsmix.shards.reader import ShardFile
 
-__all__ = ["Assembler", "GoalFrames", "Samples"]
+__all__ = ["Assembler", "GoalFrames", "Hand", "Samples"]
 
 Int64Array = npt.NDArray[np.int64]
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Hand:
+    """What a thread is at."""
+
+    stage: str = ""
+    row: int = -1
+    """Sample of the batch; -1: all of them."""
+
+
+class _Spot(NamedTuple):
+    """Which frame; in an order that makes ``[:2]`` the shard."""
+
+    source: int
+    shard: int
+    row: int
+    """In its shard."""
+    episode: int
+    frame: int
+
+
+class _Frame(NamedTuple):
+    """A frame whose pictures are found."""
+
+    data: Pixels
+    crc32c: int
+    pictures: list[tuple[Pixels, Pixels, bool]]
+    """Encoded bytes, row of the batch, whether they have its size."""
+    spot: _Spot
+    start: int
+    """First byte in the tar."""
+
+
+class _Part(NamedTuple):
+    """A source's samples in one shard: places ``low`` to ``high`` among that source's."""
+
+    shard: ShardFile
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +136,7 @@ class Assembler:
         size = (layout.width, layout.height)
         self._slots = [
             {
-                source.members[slot]: (place, size in source.sizes[slot])
+                source.members[slot].encode(): (place, size in source.sizes[slot])
                 for place, slot in enumerate(layout.cameras)
                 if slot in source.members
             }
@@ -159,8 +201,8 @@ class Assembler:
         goal.shard[mine], goal.shard_row[mine] = opened.shard[at], opened.first_row[at] + frame
         goal.offset[mine], goal.negative[mine] = chosen.offset, chosen.negative
 
-    def fill_vectors(self, samples: Samples, memory: BatchMemory) -> tuple[list[str], int]:
-        """Fills all arrays but the pictures; returns the task of each sample, and the bytes of their frames."""
+    def fill_vectors(self, samples: Samples, memory: BatchMemory) -> list[str]:
+        """Fills all arrays but the pictures; returns the task of each sample."""
         arrays = memory.arrays
         arrays["action_is_pad"][...] = samples.acted_pad
         arrays["observation_is_pad"][...] = samples.observed_pad
@@ -174,81 +216,133 @@ class Assembler:
         names = (*self._layout.dims, *self._layout.scalars)
         present = {name: np.zeros(len(samples), dtype=np.bool_) for name in names}
         for name in names:
-            arrays[name][...] = 0
+            arrays[name].fill(0)
         tasks = [""] * len(samples)
-        nbytes = 0
-        for where, shard in self._by_shard(samples):
-            first = samples.first_row[where, None]
-            observed, acted = first + samples.observed[where], first + samples.acted[where]
-            way = self._sources[int(samples.source[where[0]])].waypoints
+        for source, where, parts in self._by_shard(samples):
+            first = samples.first_row[where]
+            rows = first[:, None] + samples.observed[where]
             for name in names:
-                if name == "action" and way is not None:
-                    _fill_waypoints(shard, way, samples, where, arrays, present[name])
-                elif name in shard.vectors:
-                    rows = acted if name == "action" else observed
-                    _gather(shard, name, rows, where, arrays[name], present[name])
-            nbytes += int(shard.length.take(observed).sum(dtype=np.int64))
-            if len(shard.tasks) == 1:
-                for b in where.tolist():
-                    tasks[b] = shard.tasks[0]
-                continue
-            codes = shard.task[first[:, 0] + samples.frame[where]]
-            for b, code in zip(where.tolist(), codes.tolist(), strict=True):
-                tasks[b] = shard.tasks[code]
+                if name == "action" and source.waypoints is not None:
+                    _fill_waypoints(parts, source.waypoints, samples, where, arrays, present[name])
+                elif name in source.widths:
+                    at = first[:, None] + samples.acted[where] if name == "action" else rows
+                    _gather(parts, name, at, where, arrays[name], present[name])
+            _name_tasks(parts, first + samples.frame[where], where.tolist(), tasks)
         for name, normalizer in self._normalizers.items():
             normalizer.apply(arrays[name], samples.source, present[name], arrays[f"{name}_mask"])
         for name in self._layout.scalars:
             arrays[f"{name}_mask"][...] = present[name]
-        return tasks, nbytes
+        return tasks
 
-    def fill_pictures(self, samples: Samples, memory: BatchMemory, b: int) -> None:
-        """Fills the pictures of sample ``b``.
+    def fill_pictures(
+        self, samples: Samples, memory: BatchMemory, rows: range, hand: Hand, failed: dict[int, BaseException]
+    ) -> int:
+        """Fills the pictures of a few samples.
 
-        Raises:
-            DataError: a frame is damaged or does not decode; names source, set, shard, offset and key.
+        All frames are found first and decoded then: between two pictures the processor's caches hold little of the
+        interpreter, so that what runs there should be short.
+
+        Args:
+            samples: Of a batch.
+            memory: The batch.
+            rows: Which of its samples.
+            hand: Told what is being done.
+            failed: Sample -> why it can't be read, filled: a `DataError` names source, set, shard, offset and key.
+
+        Returns:
+            Bytes of the frames.
         """
-        images, mask = memory.arrays["images"][b], memory.arrays["image_mask"][b]
-        place, shard, first_row = int(samples.source[b]), int(samples.shard[b]), int(samples.first_row[b])
+        hand.stage = "reading and decoding pictures"
+        nbytes = 0
+        found: list[tuple[int, list[_Frame], list[tuple[Pixels, Pixels]]]] = []
+        for b in rows:
+            hand.row = b
+            try:
+                frames, copies = self._find_frames(samples, memory, b)
+            except Exception as error:  # handed on
+                failed[b] = error
+                continue
+            found.append((b, frames, copies))
+        for b, frames, copies in found:
+            hand.row = b
+            try:
+                for frame in frames:
+                    nbytes += len(frame.data)
+                    self._decode(frame)
+                for target, origin in copies:
+                    target[...] = origin
+            except Exception as error:  # handed on
+                failed[b] = error
+        return nbytes
+
+    def _decode(self, frame: _Frame) -> None:
+        try:
+            decode_frame(frame.data, frame.crc32c, frame.pictures, may_resize=self._layout.resizes)
+        except DataError as error:
+            raise self._fault(error, frame.spot, frame.start) from error
+
+    def _find_frames(
+        self, samples: Samples, memory: BatchMemory, b: int
+    ) -> tuple[list[_Frame], list[tuple[Pixels, Pixels]]]:
+        """The frames that sample ``b`` is decoded from, and what is copied afterwards: (target, origin)."""
+        frames: list[_Frame] = []
+        copies: list[tuple[Pixels, Pixels]] = []
+        source, shard, first_row = int(samples.source[b]), int(samples.shard[b]), int(samples.first_row[b])
         episode = int(samples.episode[b])
+        targets, mask = memory.pictures[b], memory.arrays["image_mask"][b]
         last = -1
         for t, frame in enumerate(samples.observed[b].tolist()):
             if frame == last:  # clamped to the same frame as the one before
-                images[t], mask[t] = images[t - 1], mask[t - 1]
+                copies.extend(zip(targets[t], targets[t - 1], strict=True))
+                mask[t] = mask[t - 1]
                 continue
             last = frame
-            self._fill_frame(samples.files, place, shard, first_row + frame, (episode, frame), images[t], mask[t])
+            spot = _Spot(source, shard, first_row + frame, episode, frame)
+            frames += self._find_frame(samples.files, spot, targets[t], mask[t])
         goal = samples.goal
         if goal is not None:
-            images, mask = memory.arrays["goal_images"][b], memory.arrays["goal_image_mask"][b]
-            key = (int(goal.episode[b]), int(goal.frame[b]))
-            self._fill_frame(samples.files, place, int(goal.shard[b]), int(goal.shard_row[b]), key, images, mask)
+            spot = _Spot(source, int(goal.shard[b]), int(goal.shard_row[b]), int(goal.episode[b]), int(goal.frame[b]))
+            mask = memory.arrays["goal_image_mask"][b]
+            frames += self._find_frame(samples.files, spot, memory.goal_pictures[b], mask)
+        return frames, copies
 
-    def _fill_frame(
+    def _find_frame(
         self,
         files: dict[tuple[int, int], ShardFile],
-        place: int,
-        shard: int,
-        row: int,
-        key: tuple[int, int],
-        images: npt.NDArray[np.uint8],
+        spot: _Spot,
+        targets: list[Pixels],
         mask: npt.NDArray[np.bool_],
-    ) -> None:
-        """Checks and decodes one frame into [cams, H, W, 3] and [cams]."""
-        slots = self._slots[place]
+    ) -> list[_Frame]:
+        """Finds the pictures of one frame; fills its mask [cams], and zeros for the cameras that it lacks."""
+        slots = self._slots[spot.source]
         if not slots:
-            images[...] = 0
-            mask[...] = False
-            return
-        opened = files.get((place, shard))
+            for target in targets:
+                target.fill(0)
+            mask.fill(False)
+            return []
+        opened = files.get(spot[:2])
         if opened is None:
-            opened = files[place, shard] = self._sources[place].set.shard(shard)
-        start, length = int(opened.offset[row]), int(opened.length[row])
+            opened = files[spot[:2]] = self._sources[spot.source].set.shard(spot.shard)
+        start, length, crc32c = int(opened.offset[spot.row]), int(opened.length[spot.row]), int(opened.crc32c[spot.row])
         opened.pages.touch(start, start + length)
         try:
-            frame = check_frame(opened.tar, start, length, int(opened.crc32c[row]))
-            decode_frame(frame, slots, images, mask, may_resize=self._layout.resizes)
+            data = frame_bytes(opened.tar, start, length)
         except DataError as error:
-            raise self._fault(error, place, shard, key, start) from error
+            raise self._fault(error, spot, start) from error
+        try:
+            found = find_pictures(data, slots)
+        except DataError as error:
+            raise self._fault(reason(data, crc32c, error), spot, start) from error
+        if len(found) == len(targets):
+            mask.fill(True)
+        else:
+            there = {camera for camera, _, _ in found}
+            for camera, target in enumerate(targets):
+                mask[camera] = camera in there
+                if camera not in there:
+                    target.fill(0)
+        pictures = [(encoded, targets[camera], right_size) for camera, right_size, encoded in found]
+        return [_Frame(data, crc32c, pictures, spot, start)]
 
     def describe(self, samples: Samples, b: int) -> str:
         """Where sample ``b`` lies, in words."""
@@ -273,32 +367,35 @@ class Assembler:
             facts = json.loads(members["json"].tobytes()) if "json" in members else {}
         except (DataError, ValueError, RecursionError) as error:
             fault = error if isinstance(error, DataError) else DataError("the json member is not JSON", found=error)
-            key = (int(samples.episode[b]), int(samples.frame[b]))
-            raise self._fault(fault, place, number, key, int(shard.offset[row])) from error
+            spot = _Spot(place, number, row, int(samples.episode[b]), int(samples.frame[b]))
+            raise self._fault(fault, spot, int(shard.offset[row])) from error
         if isinstance(facts, dict):
             out.update((name, facts[name]) for name in out if name in facts)
         return out
 
-    def _by_shard(self, samples: Samples) -> Iterator[tuple[Int64Array, ShardFile]]:
-        """Places in the batch (int64 [n]) and shard, for each shard that the batch touches."""
+    def _by_shard(self, samples: Samples) -> Iterator[tuple[OpenSource, Int64Array, list[_Part]]]:
+        """For each source: places in the batch (int64 [n]), those in one shard side by side, and the shards."""
         key = samples.source << 32 | samples.shard
         order = np.argsort(key, kind="stable")
-        edges = np.flatnonzero(np.diff(key[order])) + 1
-        for where in np.split(order, edges):
-            if len(where):
-                first = where[0]
-                yield where, self._sources[int(samples.source[first])].set.shard(int(samples.shard[first]))
+        key = key[order]
+        edges = [0, *(np.flatnonzero(key[1:] != key[:-1]) + 1).tolist(), len(key)]
+        runs = [(int(key[low]), low, high) for low, high in itertools.pairwise(edges)]
+        for number, group in itertools.groupby(runs, key=lambda run: run[0] >> 32):
+            mine, source = list(group), self._sources[number]
+            first = mine[0][1]
+            parts = [_Part(source.set.shard(run & 0xFFFFFFFF), low - first, high - first) for run, low, high in mine]
+            yield source, order[first : mine[-1][2]], parts
 
-    def _fault(self, error: DataError, place: int, shard: int, key: tuple[int, int], start: int) -> DataError:
-        opened = self._sources[place]
+    def _fault(self, error: DataError, spot: _Spot, start: int) -> DataError:
+        opened = self._sources[spot.source]
         parts = (
             f"source {opened.name!r}, set {opened.set.manifest.name!r}, byte {start}",
-            f"key {key[0]:06d}_{key[1]:06d}",
+            f"key {spot.episode:06d}_{spot.frame:06d}",
             error.where,
         )
         return DataError(
             error.message,
-            path=opened.set.path / f"{opened.set.manifest.shards[shard]}.tar",
+            path=opened.set.path / f"{opened.set.manifest.shards[spot.shard]}.tar",
             where=", ".join(part for part in parts if part),
             expected=error.expected,
             found=error.found,
@@ -314,7 +411,7 @@ def _no_goals(size: int) -> GoalFrames:
 
 
 def _fill_waypoints(
-    shard: ShardFile,
+    parts: list[_Part],
     way: Waypoints,
     samples: Samples,
     where: Int64Array,
@@ -323,24 +420,46 @@ def _fill_waypoints(
 ) -> None:
     """Makes the waypoints of one source's samples, and marks those behind the end of their episode."""
     first, frame, length = samples.first_row[where], samples.frame[where], samples.length[where]
-    made = way.of(shard.vectors["action"], first, frame, length)
-    arrays["action"][where, :, : way.width] = made
     arrays["action_is_pad"][where] = way.padding(frame, length)
-    present[where] = shard.present["action"][first + frame]
+    for shard, low, high in parts:
+        here = slice(low, high)
+        made = way.of(shard.vectors["action"], first[here], frame[here], length[here])
+        arrays["action"][where[here], :, : way.width] = made
+        present[where[here]] = shard.present["action"][first[here] + frame[here]]
 
 
 def _gather(
-    shard: ShardFile,
+    parts: list[_Part],
     name: str,
     rows: Int64Array,
     where: Int64Array,
     out: npt.NDArray[np.float32],
     present: npt.NDArray[np.bool_],
 ) -> None:
-    """Copies rows [n, T] of a shard's vector to places of the batch."""
-    values = shard.vectors[name].take(rows, axis=0)
+    """Copies rows [n, T] of a vector of one source's shards to places of the batch."""
+    width = parts[0].shard.vectors[name].shape[-1]
+    values = np.empty((*rows.shape, width), dtype=np.float32)
+    complete = True
+    for shard, low, high in parts:
+        shard.vectors[name].take(rows[low:high], axis=0, out=values[low:high], mode="clip")
+        complete = complete and name in shard.complete
     if out.ndim == 2:  # reward, done
         out[where] = values[..., 0]
     else:
-        out[where, :, : values.shape[-1]] = values
-    present[where] = name in shard.complete or shard.present[name][rows].all(axis=1)
+        out[where, :, :width] = values
+    present[where] = True
+    if not complete:
+        for shard, low, high in parts:
+            present[where[low:high]] = shard.present[name][rows[low:high]].all(axis=1)
+
+
+def _name_tasks(parts: list[_Part], rows: Int64Array, where: list[int], tasks: list[str]) -> None:
+    """Writes the task of each sample of one source to its place in the batch."""
+    for shard, low, high in parts:
+        if len(shard.tasks) == 1:
+            task = shard.tasks[0]
+            for b in where[low:high]:
+                tasks[b] = task
+        else:
+            for b, code in zip(where[low:high], shard.task[rows[low:high]].tolist(), strict=True):
+                tasks[b] = shard.tasks[code]

@@ -89,8 +89,17 @@ class BatchMemory:
             name: self.flat[field.start : field.start + field.nbytes].view(field.dtype).reshape(field.shape)
             for name, field in fields.items()
         }
+        self.pictures = _rows(self.arrays["images"], 3)
+        """[b][t][camera] -> uint8 [H, W, 3]: made once, for making a view costs more than finding it."""
+        self.goal_pictures = _rows(self.arrays["goal_images"], 2) if "goal_images" in fields else []
+        """[b][camera] -> uint8 [H, W, 3]."""
 
     @staticmethod
     def size_of(fields: Mapping[str, Field]) -> int:
         """Bytes of a block."""
         return max(-(-(field.start + field.nbytes) // _ALIGN) * _ALIGN for field in fields.values())
+
+
+def _rows(array: npt.NDArray[Any], depth: int) -> list[Any]:
+    """The views that indexing ``depth`` axes gives, as nested lists."""
+    return [_rows(row, depth - 1) if depth > 1 else row for row in array]

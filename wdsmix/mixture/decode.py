@@ -1,4 +1,4 @@
-"""From a frame's bytes in a tar to pixels in a batch: check, find the members, decode, bring to size.
+"""From a frame's bytes in a tar to pixels in a batch: find the members, decode, check, bring to size.
 
 Pictures of another size than the batch's are brought to it on the host with Pillow's BILINEAR (which antialiases),
 stretching each axis: `RESIZE_FILTER`.
@@ -6,7 +6,7 @@ stretching each axis: `RESIZE_FILTER`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import google_crc32c
 import numpy as np
@@ -17,90 +17,124 @@ from wdsmix.errors import DataError
 from wdsmix.imaging import decode_rgb, resize
 from wdsmix.shards.tario import iter_members, split_name
 
-__all__ = ["RESIZE_FILTER", "check_frame", "decode_frame", "decode_picture"]
+__all__ = [
+    "RESIZE_FILTER",
+    "Found",
+    "check_frame",
+    "decode_frame",
+    "decode_picture",
+    "find_pictures",
+    "frame_bytes",
+    "reason",
+]
 
 RESIZE_FILTER = "Pillow BILINEAR, squash"
 
 Pixels = npt.NDArray[np.uint8]
 
 
-def check_frame(tar: Pixels, start: int, length: int, crc32c: int) -> Pixels:
-    """Checks a frame's bytes, headers and padding included, and returns them as a view.
+Found = list[tuple[int, bool, Pixels]]
+"""Pictures of a frame: camera of the batch, whether the batch's size is expected, uint8 view of the encoded bytes."""
+
+
+def frame_bytes(tar: Pixels, start: int, length: int) -> Pixels:
+    """A frame's bytes, headers and padding included, as a view; not yet checked.
 
     Raises:
-        DataError: they are cut off, or not the bytes that were written.
+        DataError: they are cut off.
     """
     frame = tar[start : start + length]
     if len(frame) != length:
         raise DataError("the shard is cut off", expected=f"{start + length} bytes or more", found=f"{len(tar)} bytes")
-    found = google_crc32c.value(frame)
-    if found != crc32c:
-        raise DataError("damaged frame", expected=f"crc32c {crc32c:08x}", found=f"{found:08x}")
     return frame
 
 
-def decode_frame(
-    frame: Pixels,
-    slots: Mapping[str, tuple[int, bool]],
-    images: Pixels,
-    mask: npt.NDArray[np.bool_],
-    *,
-    may_resize: bool,
-) -> None:
-    """Decodes the pictures of one checked frame straight into a batch.
+def check_frame(frame: Pixels, crc32c: int) -> None:
+    """Checks a frame's bytes.
+
+    Raises:
+        DataError: they are not those that were written.
+    """
+    found = google_crc32c.value(frame)
+    if found != crc32c:
+        raise DataError("damaged frame", expected=f"crc32c {crc32c:08x}", found=f"{found:08x}")
+
+
+def reason(frame: Pixels, crc32c: int, error: DataError) -> DataError:
+    """Why a frame can't be used: that it is damaged, if it is, else the error that it led to."""
+    try:
+        check_frame(frame, crc32c)
+    except DataError as damage:
+        return damage
+    return error
+
+
+def find_pictures(frame: Pixels, slots: Mapping[bytes, tuple[int, bool]]) -> Found:
+    """Where the pictures that are asked for lie in a frame, by its members' headers alone.
+
+    Plain ustar headers without folders, which is all that is ever written here, are read with one slice; the first
+    header of another kind hands over to the strict parser. The bytes need not be checked yet: nothing outside of the
+    frame is ever pointed to.
 
     Args:
         frame: uint8, the frame's bytes in the tar.
-        slots: Member suffix -> (camera of the batch, whether its pictures are expected to have the batch's size).
-        images: uint8 [cams, H, W, 3], filled; a camera without a member becomes zeros.
-        mask: bool [cams], filled: which cameras the frame has.
-        may_resize: Whether pictures of another size are resized; else they are an error.
+        slots: Member suffix -> camera of the batch, and whether its pictures are expected to have the batch's size.
 
     Raises:
-        DataError: a picture does not decode.
+        DataError: not a tar.
     """
-    left = len(slots)
-    seen = 0
-    if left:
-        for suffix, start, size in _members(frame):
-            found = slots.get(suffix)
-            if found is None:
-                continue
-            camera, right_size = found
-            decode_picture(frame[start : start + size], images[camera], right_size=right_size, may_resize=may_resize)
-            seen |= 1 << camera
+    found: Found = []
+    left, at, end = len(slots), 0, len(frame)
+    while left and at < end:
+        header = frame[at : at + 157].tobytes()  # name at 0, size at 124, type at 156
+        nul = header.find(0, 0, 101)
+        digits = header[124:135]
+        if not 0 < nul <= 100 or header[156:] != b"0" or b"/" in header[:nul] or not digits.isdigit():
+            break
+        start, size = at + 512, int(digits, 8)
+        if start + size > end or not header[:nul].isascii():
+            break
+        dot = header.find(b".", 0, nul)
+        slot = slots.get(header[dot + 1 : nul]) if dot > 0 else None
+        if slot is not None:
+            found.append((*slot, frame[start : start + size]))
+            left -= 1
+        at = start + (size + 511 & ~511)
+    else:
+        return found
+    for member in iter_members(frame, at, end, checksums=False):
+        slot = slots.get(split_name(member.name)[1].encode("utf-8", "surrogateescape"))
+        if slot is not None:
+            found.append((*slot, frame[member.data : member.data + member.size]))
             left -= 1
             if not left:
                 break
-    for camera in range(len(mask)):
-        there = bool(seen >> camera & 1)
-        mask[camera] = there
-        if not there:
-            images[camera] = 0
+    return found
 
 
-def _members(frame: Pixels) -> Iterator[tuple[str, int, int]]:
-    """Suffix, first byte and size of the members of a checked frame.
+def decode_frame(
+    frame: Pixels, crc32c: int, pictures: Iterable[tuple[Pixels, Pixels, bool]], *, may_resize: bool
+) -> None:
+    """Decodes the pictures of one frame straight into a batch, and checks the frame.
 
-    Plain ustar headers without folders, which is all that is ever written here, are read with two slices; the first
-    header of another kind hands over to the strict parser.
+    In this order, because the bytes are near once they were decoded: checking them first would wait for memory. What
+    was decoded from damaged bytes does not leave, for this raises.
+
+    Args:
+        frame: uint8, the frame's bytes in the tar.
+        crc32c: Theirs.
+        pictures: Encoded bytes, row of the batch (uint8 [H, W, 3], filled), and whether they have the row's size.
+        may_resize: Whether pictures of another size are resized; else they are an error.
+
+    Raises:
+        DataError: the frame is damaged, or a picture does not decode.
     """
-    at, end = 0, len(frame)
-    while at < end:
-        header = frame[at : at + 157].tobytes()  # name at 0, size at 124, type at 156
-        name, nul, _ = header[:100].partition(b"\0")
-        digits = header[124:135]
-        if not nul or b"/" in name or header[156:] != b"0" or not digits.isdigit() or not name.isascii():
-            break
-        start, size = at + 512, int(digits, 8)
-        if start + size > end:
-            break
-        yield split_name(name.decode())[1], start, size
-        at = start + (size + 511 & ~511)
-    else:
-        return
-    for member in iter_members(frame, at, end, checksums=False):
-        yield split_name(member.name)[1], member.data, member.size
+    for data, row, right_size in pictures:
+        try:
+            decode_picture(data, row, right_size=right_size, may_resize=may_resize)
+        except DataError as error:
+            raise reason(frame, crc32c, error) from error
+    check_frame(frame, crc32c)
 
 
 def decode_picture(data: Pixels, row: Pixels, *, right_size: bool = True, may_resize: bool = False) -> None:

@@ -35,6 +35,9 @@ __all__ = ["ORDER_VERSION", "MixtureOrder", "SourceFrames", "SourceOrder", "Step
 ORDER_VERSION = 1
 """Raised when the same seed and config would give another sequence: a breaking change."""
 
+_AT_ONCE = 1024
+"""Samples that are computed together."""
+
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -254,41 +257,61 @@ class MixtureOrder:
         self._phase_samples = self.samples
         self._phase_counts = dict(self._counts)
         self._quota = Quota(list(self._weights.values()), [0] * len(self.names))
+        self._next: list[tuple[Step, list[int]]] = []
+        self._next_size = 0
 
-    def _advance(self, size: int) -> tuple[npt.NDArray[np.int32], list[int]]:
-        """Source of each of the next samples, and each source's count before them."""
-        before = [self._counts[name] for name in self.names]
-        chosen = self._quota.take(size)
-        for name, drawn in zip(self.names, np.bincount(chosen, minlength=len(self.names)).tolist(), strict=True):
-            self._counts[name] += drawn
-        self.samples += size
-        self.steps += 1
-        return chosen, before
+    def _ahead(self, size: int) -> list[tuple[Step, list[int]]]:
+        """The next steps of ``size`` samples, and each source's count after them, the last one first.
 
-    def skip(self, size: int) -> None:
-        """Passes over the next global batch of ``size`` samples."""
-        self._advance(size)
+        Several at once, for what numpy costs is the calls.
+        """
+        number = max(1, _AT_ONCE // max(size, 1))
+        chosen = self._quota.take(number * size)
+        sample = np.arange(self.samples, self.samples + number * size, dtype=np.int64)
+        step = np.repeat(np.arange(number), size)
+        row = np.empty(number * size, dtype=np.int64)
+        draw = np.empty(number * size, dtype=np.int64)
+        stream = np.empty(number * size, dtype=np.int32)
+        after = np.empty((number, len(self.names)), dtype=np.int64)
+        for source, order in enumerate(self._orders):
+            (places,) = np.nonzero(chosen == source)
+            before = self._counts[self.names[source]]
+            row[places], stream[places] = order.rows(before, len(places))
+            draw[places] = before + np.arange(len(places))
+            after[:, source] = before + np.cumsum(np.bincount(step[places], minlength=number))
+        place = np.lexsort((hash64(self._order_key, sample), stream, step))
+        sample, chosen, draw, row, stream = sample[place], chosen[place], draw[place], row[place], stream[place]
+        counts = after.tolist()
+        steps = []
+        for k in range(number):
+            here = slice(k * size, (k + 1) * size)
+            one = Step(
+                step=self.steps + k,
+                sample=sample[here],
+                source=chosen[here],
+                draw=draw[here],
+                row=row[here],
+                stream=stream[here],
+            )
+            steps.append((one, counts[k]))
+        return steps[::-1]
 
     def step(self, size: int) -> Step:
         """The next global batch of ``size`` samples."""
-        sample = np.arange(self.samples, self.samples + size, dtype=np.int64)
-        chosen, before = self._advance(size)
-        row = np.empty(size, dtype=np.int64)
-        draw = np.empty(size, dtype=np.int64)
-        stream = np.empty(size, dtype=np.int32)
-        for source, order in enumerate(self._orders):
-            (places,) = np.nonzero(chosen == source)
-            row[places], stream[places] = order.rows(before[source], len(places))
-            draw[places] = before[source] + np.arange(len(places))
-        place = np.lexsort((hash64(self._order_key, sample), stream))
-        return Step(
-            step=self.steps - 1,
-            sample=sample[place],
-            source=chosen[place],
-            draw=draw[place],
-            row=row[place],
-            stream=stream[place],
-        )
+        if self._next_size != size or not self._next:
+            if self._next:  # the quota is ahead
+                drawn = [self._counts[name] - self._phase_counts.get(name, 0) for name in self.names]
+                self._quota = Quota(list(self._weights.values()), drawn)
+            self._next_size, self._next = size, self._ahead(size)
+        step, counts = self._next.pop()
+        self._counts.update(zip(self.names, counts, strict=True))
+        self.samples += size
+        self.steps += 1
+        return step
+
+    def skip(self, size: int) -> None:
+        """Passes over the next global batch of ``size`` samples."""
+        self.step(size)
 
     def state_dict(self) -> dict[str, object]:
         """All the position there is, as JSON types: a few hundred bytes, the same on every rank."""
@@ -350,7 +373,7 @@ class MixtureOrder:
         if quota is None:
             self._open_phase()
         else:
-            self._quota = quota
+            self._quota, self._next = quota, []
             self._phase_samples, self._phase_counts = phase_samples, phase_counts
 
 

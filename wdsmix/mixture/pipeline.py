@@ -20,14 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from wdsmix.errors import DataError
-from wdsmix.mixture.assemble import Assembler, Samples
+from wdsmix.mixture.assemble import Assembler, Hand, Samples
 from wdsmix.mixture.batch import BatchMemory, batch_fields
 from wdsmix.mixture.catalog import Catalog
 from wdsmix.mixture.crew import Crew
+from wdsmix.mixture.remote import read_ahead_of
 from wdsmix.mixture.slots import Slot, SlotBatch, SlotRing, lend_tensors
 from wdsmix.mixture.spares import Spares
 
 __all__ = ["Job", "Note", "Pending", "Pipeline", "pipeline_here"]
+
+_FEW = 8
+"""Rows that a thread takes at a time, fewer in a small batch: finding frames one after another is cheaper."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,12 @@ class Note:
     nbytes: int
     """Bytes of the frames that were read."""
     replaced: int
+    fetched: int = 0
+    """Bytes that came from stores."""
+    asked: int = 0
+    """Reads of frames that lie in stores."""
+    waited: int = 0
+    """Of these, how many had to wait."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -71,11 +81,12 @@ class Pending:
     """Threads that have yet to leave it."""
     tasks: list[str]
     extras: dict[str, list[object]]
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(-1))  # next() on it is atomic
+    turns: Iterator[int] = field(default_factory=lambda: itertools.count(-1))  # next() on it is atomic
     failed: dict[int, BaseException] = field(default_factory=dict)
-    nbytes: int = 0
-    busy: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Thread -> what it is at, and the row."""
+    nbytes: list[int] = field(default_factory=list)
+    """Of the frames of each turn."""
+    busy: dict[int, Hand] = field(default_factory=dict)
+    """Thread -> what it is at."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     done: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
@@ -114,7 +125,9 @@ class Pipeline:
         self._ring = SlotRing(BatchMemory.size_of(self._fields), shared=shared)
         self._memories: dict[int, BatchMemory] = {}
         self._crew = Crew(threads, "wdsmix-decode")
+        self._few = max(1, min(_FEW, batch_size // (4 * threads)))
         self._finished = 0
+        self._ahead = read_ahead_of(catalog)
 
     @property
     def process(self) -> int:
@@ -124,11 +137,13 @@ class Pipeline:
     def start(self, job: Job) -> Pending:
         """Begins to fill a batch."""
         samples = self._assembler.locate(job.source, job.row, job.draw)
+        if self._ahead is not None:
+            self._ahead.follow(job, samples)
         slot = self._ring.take()
         memory = self._memories.get(slot.number)
         if memory is None:
             memory = self._memories[slot.number] = BatchMemory(self._fields, slot.flat)
-        hands = min(self._crew.size, self._rows + 1)
+        hands = min(self._crew.size, -(-self._rows // self._few) + 1)
         pending = Pending(
             job=job,
             samples=samples,
@@ -144,35 +159,45 @@ class Pipeline:
         return pending
 
     def _work(self, pending: Pending) -> None:
-        """Fills rows until there are none left; row -1 stands for what is done once a batch."""
-        me = threading.get_ident()
-        row = -1
+        """Fills rows, a few at a time, until there are none left; before them, what is done once a batch."""
+        hand, me = Hand(), threading.get_ident()
+        pending.busy[me] = hand
         try:
             while not (pending.cancelled or self._crew.stopped or (pending.failed and self._spares is None)):
-                row = next(pending.numbers)
-                if row >= self._rows:
+                turn = next(pending.turns)
+                if turn * self._few >= self._rows:
                     break
-                try:
-                    self._fill(pending, row, me)
-                except Exception as error:  # handed on by finish, in the consumer's thread
-                    pending.failed[row] = error
-        except BaseException as error:  # such as SystemExit in a decoder: never wait for a thread that is gone
-            pending.failed[row] = error
+                self._fill(pending, turn, hand)
+        except BaseException as error:  # handed on by finish; such as SystemExit: never wait for a thread that is gone
+            pending.failed[hand.row] = error
         finally:
             pending.busy.pop(me, None)
             self._leave(pending)
 
-    def _fill(self, pending: Pending, row: int, me: int) -> None:
+    def _fill(self, pending: Pending, turn: int, hand: Hand) -> None:
         assembler, samples = self._assembler, pending.samples
-        if row < 0:
-            pending.busy[me] = "reading vectors", row
-            pending.tasks, pending.nbytes = assembler.fill_vectors(samples, pending.memory)
+        if turn < 0:
+            hand.stage = "reading vectors"
+            try:
+                pending.tasks = assembler.fill_vectors(samples, pending.memory)
+            except Exception as error:  # handed on by finish, in the consumer's thread
+                pending.failed[-1] = error
             return
-        pending.busy[me] = "reading and decoding pictures", row
-        assembler.fill_pictures(samples, pending.memory, row)
-        if pending.extras:
-            for name, value in assembler.extras(samples, row).items():
-                pending.extras[name][row] = value
+        rows = range(turn * self._few, min((turn + 1) * self._few, self._rows))
+        failed: dict[int, BaseException] = {}
+        pending.nbytes.append(assembler.fill_pictures(samples, pending.memory, rows, hand, failed))
+        if failed:
+            if self._ahead is not None:
+                self._ahead.mend(assembler, samples, pending.memory, hand, failed)
+            pending.failed.update(failed)
+        for row in rows if pending.extras else ():
+            if row in pending.failed:
+                continue
+            try:
+                for name, value in assembler.extras(samples, row).items():
+                    pending.extras[name][row] = value
+            except Exception as error:
+                pending.failed[row] = error
 
     def _leave(self, pending: Pending) -> None:
         with pending.lock:
@@ -206,7 +231,7 @@ class Pipeline:
         return self._lend(pending, replaced)
 
     def _stalled(self, pending: Pending) -> DataError:
-        busy = sorted(set(pending.busy.values()), key=lambda item: item[1])
+        busy = sorted({(hand.stage, hand.row) for hand in list(pending.busy.values())}, key=lambda item: item[1])
         at = " and ".join(dict.fromkeys(stage for stage, _ in busy)) or "waiting for a thread"
         where = "; ".join(self._assembler.describe(pending.samples, row) for _, row in busy[:3] if row >= 0)
         return DataError(
@@ -246,12 +271,14 @@ class Pipeline:
             "step": pending.job.step,
             "cursor": pending.job.cursor,
         }
+        counts = None if self._ahead is None else self._ahead.take_counts()
         note = Note(
             step=pending.job.step,
             cursor=pending.job.cursor,
             samples=self._rows,
-            nbytes=pending.nbytes,
+            nbytes=sum(pending.nbytes),
             replaced=int(replaced.sum()),
+            **({} if counts is None else vars(counts)),
         )
         return (SlotBatch(batch, pending.slot, block, self._fields) if self._shared else batch), note
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wdsmix.errors import DataError
-from wdsmix.mixture.assemble import Assembler, Samples
+from wdsmix.mixture.assemble import Assembler, Hand, Samples
 from wdsmix.mixture.batch import BatchMemory, batch_fields
 from wdsmix.mixture.order import SourceOrder
 
@@ -85,11 +85,16 @@ class Spares:
                 draw[b : b + 1] + number * _GOAL_SHIFT,
             )
             try:
-                (task,), _ = assembler.fill_vectors(one, small)
+                (task,) = assembler.fill_vectors(one, small)
                 extras = assembler.extras(one, 0)
-                assembler.fill_pictures(one, small, 0)
             except DataError:
                 continue
+            failed: dict[int, BaseException] = {}
+            assembler.fill_pictures(one, small, range(1), Hand(), failed)
+            if failed:
+                if isinstance(failed[0], DataError):
+                    continue
+                raise failed[0]
             for name, array in memory.arrays.items():
                 array[b] = small.arrays[name][0]
             return task, extras
