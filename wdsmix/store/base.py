@@ -258,6 +258,6 @@ class Store(ABC):
         raise NotSupportedError("can't be written to", path=self.where(key))
 
 
-def md5(data: bytes | memoryview) -> bytes:
+def md5(data: bytes | bytearray | memoryview) -> bytes:
     """What S3 checks parts by; no secret depends on it."""
     return hashlib.md5(data, usedforsecurity=False).digest()

@@ -8,19 +8,21 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 
 from wdsmix.errors import ConflictError, DataError
 from wdsmix.manifest import FileEntry
-from wdsmix.shards.files import file_entry, fsync_file, publish
+from wdsmix.shards.files import fsync_file, publish
 from wdsmix.store.base import Store
 from wdsmix.store.reader import ObjectReader
-from wdsmix.store.transfer import Meter, Throttle, run_all
+from wdsmix.store.transfer import Meter, Throttle, run_on
 
 __all__ = ["PART_SUFFIX", "RANGE", "PartFile", "receive"]
 
 RANGE = 8 << 20
 """Bytes of a range."""
+_BLOCK = 1 << 20
 PART_SUFFIX = ".part"
 """Suffix of a file that is being received; its journal has ``.json`` more."""
 
@@ -105,16 +107,59 @@ class PartFile:
         self.journal.unlink(missing_ok=True)
 
 
+class _Digest:
+    """sha256 of a file that is arriving: of as much from its start as is there, so that little is left at the end."""
+
+    def __init__(self, part: PartFile) -> None:
+        self._part, self._next = part, 0
+        self._sha, self._lock = hashlib.sha256(), threading.Lock()
+
+    def advance(self, handle: int) -> None:
+        """Hashes what is there, unless another thread is at it.
+
+        Args:
+            handle: The part file, open to read.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._go_on(handle)
+        finally:
+            self._lock.release()
+
+    def finish(self) -> str:
+        """Hashes the rest; all ranges must be there."""
+        with self._lock, self._part.part.open("rb", buffering=0) as file:
+            self._go_on(file.fileno())
+        return self._sha.hexdigest()
+
+    def _go_on(self, handle: int) -> None:
+        while self._next in self._part.done:
+            place, stop = self._part.bounds(self._next)
+            while place < stop and (data := os.pread(handle, min(_BLOCK, stop - place), place)):
+                self._sha.update(data)
+                place += len(data)
+            self._next += 1
+
+
 def receive(
     store: Store,
     path: Path,
     entry: FileEntry,
     *,
-    jobs: int,
+    pool: Executor,
     throttle: Throttle,
     meter: Meter,
 ) -> None:
     """Receives a file of a set, checks its sha256, and gives it its name; damaged bytes are fetched once more.
+
+    Args:
+        store: The version's.
+        path: The file's final name.
+        entry: What it will be.
+        pool: Threads for its ranges, shared with other files; the caller's own is none of them.
+        throttle: Limit on the rate.
+        meter: Told of bytes.
 
     Raises:
         DataError: it is not what the manifest says, also when fetched anew.
@@ -123,14 +168,14 @@ def receive(
     part = PartFile(path, entry)
     for last in (False, True):
         try:
-            _ranges(store, part, jobs, throttle, meter)
+            digest = _ranges(store, part, pool, throttle, meter)
         except ConflictError:
             if last:
                 raise
             meter.kept(-part.kept)
             part.discard()  # what an earlier try left is of another version of the object
             continue
-        found = _sha256(part.part)
+        found = digest.finish()
         if found == entry.sha256:
             part.publish()
             return
@@ -146,7 +191,8 @@ def receive(
     )
 
 
-def _ranges(store: Store, part: PartFile, jobs: int, throttle: Throttle, meter: Meter) -> None:
+def _ranges(store: Store, part: PartFile, pool: Executor, throttle: Throttle, meter: Meter) -> _Digest:
+    digest = _Digest(part)
     reader = ObjectReader(store, part.entry.name, size=part.entry.bytes, etag=part.etag if part.done else "")
     if not part.done:
         part.begin("" if part.ranges == 1 else reader.info.etag)  # one answer can't be of two versions
@@ -154,8 +200,8 @@ def _ranges(store: Store, part: PartFile, jobs: int, throttle: Throttle, meter: 
         meter.kept(part.kept)
     missing = [number for number in range(part.ranges) if number not in part.done]
     if not missing:
-        return
-    handle = os.open(part.part, os.O_WRONLY)
+        return digest
+    handle = os.open(part.part, os.O_RDWR)
 
     def fetch(number: int) -> Callable[[], None]:
         def task() -> None:
@@ -163,22 +209,18 @@ def _ranges(store: Store, part: PartFile, jobs: int, throttle: Throttle, meter: 
             place, stop = part.bounds(number)
             with contextlib.closing(reader.stream(place, stop)) as stream:
                 for data in stream:
+                    store.retries.check()
                     throttle.take(len(data))
                     os.pwrite(handle, data, place)
                     place += len(data)
                     meter.moved(len(data))
             part.finished(number)
+            digest.advance(handle)
 
         return task
 
     try:
-        run_all([fetch(number) for number in missing], min(jobs, len(missing)))
+        run_on(pool, [fetch(number) for number in missing])
     finally:
         os.close(handle)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        if hasattr(hashlib, "file_digest"):
-            return str(hashlib.file_digest(file, "sha256").hexdigest())
-    return file_entry(path).sha256
+    return digest

@@ -6,6 +6,7 @@ import fnmatch
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -275,18 +276,17 @@ def _receive(
     result: FetchResult,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Receives what is missing, several files at a time if they are small, several ranges at a time if not."""
+    """Receives what is missing: ranges of all files on the same threads, in the files' order."""
     meter, throttle = Meter(progress, source.store.retries), Throttle(options.rate)
     work = [entry for entry in source.manifest.files if plan.files.get(entry.name, "same") != "same"]
     result.files_same = len(plan.files) - len(work)
-    files = max(1, min(options.jobs, len(work)))
-    each = max(1, options.jobs // files)
+    pool = ThreadPoolExecutor(options.jobs, thread_name_prefix="wdsmix-range")
 
     def one(entry: FileEntry) -> Callable[[], str]:
         def task() -> str:
             path = folder / entry.name
             try:
-                receive(source.store, path, entry, jobs=each, throttle=throttle, meter=meter)
+                receive(source.store, path, entry, pool=pool, throttle=throttle, meter=meter)
             except DataError as error:
                 return str(error)
             stamps.note(path, entry)
@@ -295,10 +295,11 @@ def _receive(
         return task
 
     try:
-        said = run_all([one(entry) for entry in work], files, source.store.retries)
+        said = run_all([one(entry) for entry in work], options.jobs, source.store.retries)
         result.bad = [text for text in said if text]
         result.files_received = len(said) - len(result.bad)
     finally:
+        pool.shutdown(wait=True, cancel_futures=True)
         result.bytes_received = meter.bytes
         if work:
             stamps.write()

@@ -250,7 +250,7 @@ def _send(
     result.files_same = len(manifest.files) - len(sent)
     if plan.published and not sent:
         return
-    infos = {info.key: info for info in target.list()}
+    infos = {info.key: info for info in target.list()} if result.files_same else {}
     infos.update({info.key: info for info in sent})
     for entry in manifest.files:
         if entry.name not in infos or infos[entry.name].size != entry.bytes:

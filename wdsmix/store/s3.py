@@ -194,14 +194,14 @@ class S3Store(Store):
 
         return self.retries.call(request)
 
-    def upload_part(self, key: str, upload: str, number: int, data: bytes, digest: bytes) -> str:
+    def upload_part(self, key: str, upload: str, number: int, data: bytes | bytearray, digest: bytes) -> str:
         """Sends one part; returns its ETag.
 
         Args:
             key: Its key.
             upload: Id of the upload.
             number: From 1.
-            data: Its bytes.
+            data: Its bytes; a bytearray goes out without another copy.
             digest: Their MD5, which the server compares.
         """
 

@@ -6,8 +6,8 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ from typing import TypeVar
 from wdsmix.errors import ConfigError, ConflictError
 from wdsmix.store.retry import Retries
 
-__all__ = ["Meter", "Throttle", "exclusive", "parse_rate", "run_all"]
+__all__ = ["Meter", "Throttle", "exclusive", "parse_rate", "run_all", "run_on"]
 
 T = TypeVar("T")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -99,6 +99,18 @@ class Meter:
                 self._tell(amount, self._retries.count)
 
 
+def run_on(pool: Executor, work: Iterable[Callable[[], T]]) -> list[T]:
+    """Runs functions on threads that others use too, and raises the first failure once none of them runs any more."""
+    futures = [pool.submit(task) for task in work]
+    try:
+        return _results(futures)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        raise
+
+
 def run_all(work: Iterable[Callable[[], T]], jobs: int, retries: Retries | None = None) -> list[T]:
     """Runs functions on threads and raises the first failure.
 
@@ -110,17 +122,22 @@ def run_all(work: Iterable[Callable[[], T]], jobs: int, retries: Retries | None 
     pool = ThreadPoolExecutor(max(jobs, 1), thread_name_prefix="wdsmix-transfer")
     futures = [pool.submit(task) for task in work]
     try:
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            if future in done and not future.cancelled() and (error := future.exception()) is not None:
-                raise error
-        return [future.result() for future in futures]
+        return _results(futures)
     except BaseException:
         if retries is not None:
             retries.stop()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _results(futures: Sequence[Future[T]]) -> list[T]:
+    """Of all, or the failure that came first."""
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in futures:
+        if future in done and not future.cancelled() and (error := future.exception()) is not None:
+            raise error
+    return [future.result() for future in futures]
 
 
 @contextmanager

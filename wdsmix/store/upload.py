@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,57 @@ class Journal:
             self._path.unlink(missing_ok=True)
 
 
+class _Room:
+    """Memory for parts: so many buffers at most, used again, for fresh ones cost more than hashing does.
+
+    Args:
+        places: How many.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places, self._most = threading.BoundedSemaphore(places), places
+        self._lock = threading.Lock()
+        self._free: list[bytearray] = []
+        self._lent = 0
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of ``size`` bytes; waits for a place."""
+        self._places.acquire()
+        with self._lock:
+            self._lent += 1
+            for k, found in enumerate(self._free):
+                if len(found) == size:
+                    return self._free.pop(k)
+            while self._free and self._lent + len(self._free) > self._most:
+                self._free.pop()
+        return bytearray(size)
+
+    def give(self, data: bytearray) -> None:
+        """Takes a buffer back."""
+        with self._lock:
+            self._free.append(data)
+        self.leave()
+
+    def leave(self) -> None:
+        """Takes back the place of a buffer that is lost."""
+        with self._lock:
+            self._lent -= 1
+        self._places.release()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place alone, for memory of the caller's."""
+        self._places.acquire()
+        with self._lock:
+            self._lent += 1
+            while self._free and self._lent + len(self._free) > self._most:
+                self._free.pop()
+        try:
+            yield
+        finally:
+            self.leave()
+
+
 class Uploader:
     """Sends files to one store, parts in parallel.
 
@@ -129,7 +181,7 @@ class Uploader:
         self.throttle, self.meter = throttle, meter
         self.parts_sent = self.parts_kept = 0
         self._lock = threading.Lock()
-        self._room = threading.BoundedSemaphore(jobs + 2)
+        self._room = _Room(jobs + 2)
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="wdsmix-part")
 
     def close(self) -> None:
@@ -163,7 +215,7 @@ class Uploader:
         store, metadata = self.store, {SHA256: entry.sha256}
         self.throttle.take(entry.bytes)
         if isinstance(store, S3Store):
-            with self._room:
+            with self._room.place():
                 data = path.read_bytes()
                 _check(hashlib.sha256(data).hexdigest(), entry, path)
                 etag = store.put(entry.name, data, metadata=metadata).strip('"')
@@ -191,22 +243,25 @@ class Uploader:
         pending: deque[tuple[int, Future[str]]] = deque()
         number = 0
         try:
-            for data in self._read(path, size):
+            for data in self._read(path, entry.bytes, size):
                 number += 1
-                store.retries.check()
-                sha.update(data)
-                digest = md5(data)
+                try:
+                    store.retries.check()
+                    sha.update(data)
+                    digest = md5(data)
+                except BaseException:
+                    self._room.give(data)
+                    raise
                 digests.append(digest)
                 found = there.get(number)
                 if found is not None and found[0] == len(data) and found[1].strip('"') == digest.hex():
                     etags[number] = found[1]
-                    self._room.release()
+                    self._room.give(data)
                     with self._lock:
                         self.parts_kept += 1
                     self.meter.kept(len(data))
                     continue
                 pending.append((number, self._pool.submit(self._part(store, entry.name, upload, number, data, digest))))
-                del data
                 while pending and pending[0][1].done():
                     first, future = pending.popleft()
                     etags[first] = future.result()
@@ -216,7 +271,7 @@ class Uploader:
         except BaseException:
             for _, future in pending:
                 if future.cancel():
-                    self._room.release()
+                    self._room.leave()
             raise
         if path.stat().st_mtime_ns != before.st_mtime_ns or sha.hexdigest() != entry.sha256:
             store.abort_upload(entry.name, upload)
@@ -250,20 +305,22 @@ class Uploader:
         """What the journal calls a file: its key below the URL that was pushed to."""
         return f"{self.store.url.rpartition('/')[2]}/{name}"
 
-    def _read(self, path: Path, size: int) -> Iterator[bytes]:
+    def _read(self, path: Path, total: int, size: int) -> Iterator[bytearray]:
         """Parts of a file; each holds a place in memory until it is sent or kept."""
-        with path.open("rb") as file:
-            while True:
-                self._room.acquire()
-                data = file.read(size)
-                if not data:
-                    self._room.release()
+        with path.open("rb", buffering=0) as file:
+            for start in range(0, total, size):
+                data = self._room.take(min(size, total - start))
+                view, place = memoryview(data), 0
+                while place < len(data) and (amount := file.readinto(view[place:])):
+                    place += amount
+                view.release()
+                if place < len(data):  # it was cut meanwhile: what is missing shows in the checksum
+                    self._room.give(data)
                     return
                 yield data
-                del data  # before the next place is waited for
 
     def _part(
-        self, store: S3Store, name: str, upload: str, number: int, data: bytes, digest: bytes
+        self, store: S3Store, name: str, upload: str, number: int, data: bytearray, digest: bytes
     ) -> Callable[[], str]:
         def send() -> str:
             try:
@@ -271,11 +328,12 @@ class Uploader:
                 self.throttle.take(len(data))
                 store.retries.check()
                 etag = store.upload_part(name, upload, number, data, digest)
+                amount = len(data)
             finally:
-                self._room.release()
+                self._room.give(data)
             with self._lock:
                 self.parts_sent += 1
-            self.meter.moved(len(data))
+            self.meter.moved(amount)
             return etag
 
         return send
