@@ -2,15 +2,18 @@
 # Each sets up its own virtual environment in $(VENV) first.
 # make bench: wdsmix beside its peers and beside JPEG decoding alone, about 25 minutes on an idle machine, more the first
 # time; make bench ARGS='--quick --only wdsmix' looks whether it runs. Environments and data go to .bench/ (7 GB).
+# make bench-s3: push, fetch and streaming beside boto3 and local reading, about 10 minutes.
+# make test-s3: the tests of stores against Ceph's gateway (Debian: radosgw ceph-mon ceph-osd ceph-common) and with awscli.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+AWS := $(VENV)-aws
 BENCH := .bench/venv
 BENCH_READY := $(BENCH)/.ready
 ARGS ?=
 
-.PHONY: demo test lint types format bench clean
+.PHONY: demo test test-s3 lint types format bench bench-s3 clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +33,15 @@ types: $(READY)
 test: lint types
 	$(BIN)/python -m pytest -q -n 2
 
+# Its own environment, for awscli pins botocore; where it can't be had, the tests that need it are skipped.
+$(AWS)/.ready:
+	$(PYTHON) -m venv $(AWS)
+	-$(AWS)/bin/python -m pip install --quiet --disable-pip-version-check awscli
+	touch $@
+
+test-s3: $(READY) $(AWS)/.ready
+	WDSMIX_AWS=$(abspath $(AWS))/bin/aws $(BIN)/python -m pytest -q -m s3real
+
 $(BENCH_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
@@ -38,9 +50,12 @@ $(BENCH_READY): pyproject.toml constraints.txt
 bench: $(BENCH_READY)
 	$(BENCH)/bin/python -m benchmarks $(ARGS)
 
+bench-s3: $(BENCH_READY)
+	$(BENCH)/bin/python -m benchmarks.s3 $(ARGS)
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .bench demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AWS) .bench demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
