@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,9 +15,10 @@ from wdsmix.episode import Image
 from wdsmix.errors import DataError
 from wdsmix.imaging import sniff
 
-__all__ = ["LoosePictures", "inside", "listing", "picture_fault", "refuse_link", "repeats"]
+__all__ = ["LoosePictures", "ends_of", "inside", "listing", "picture_fault", "refuse_link", "repeats"]
 
 _JPEG_TAIL = 4096
+_SAMPLE = 64 << 10
 _PNG_END = b"IEND\xaeB`\x82"
 
 
@@ -82,22 +84,48 @@ def inside(folder: Path, name: str, known: set[str] | None = None) -> Path:
 
 
 def refuse_link(root: Path, path: Path) -> None:
-    """Refuses a file that is a link out of its source.
+    """Refuses a file that is a link out of its source, or a pipe or device, which reading may never end.
 
     Raises:
         DataError: it is.
     """
-    if path.is_symlink() and not os.path.realpath(path).startswith(os.path.realpath(root) + os.sep):
-        raise DataError(
-            "refused: a link that leads outside the source",
-            where=path.name,
-            hint="copy the files themselves (cp -rL)",
-        )
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            if not os.path.realpath(path).startswith(os.path.realpath(root) + os.sep):
+                raise DataError(
+                    "refused: a link that leads outside the source",
+                    where=path.name,
+                    hint="copy the files themselves (cp -rL)",
+                )
+            mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError("refused: a pipe or a device, no file", where=path.name)
+
+
+def ends_of(root: Path, file: str) -> bytes:
+    """Name, size, and both ends of a file: what tells that it changed."""
+    path = root / file
+    try:
+        if not path.is_file():
+            return f"{file}\0no file".encode("utf-8", "surrogateescape")
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            head = stream.read(_SAMPLE)
+            stream.seek(max(0, size - _SAMPLE))
+            return f"{file}\0{size}\0".encode("utf-8", "surrogateescape") + head + stream.read(_SAMPLE)
+    except OSError as error:
+        return f"{file}\0unreadable {error.errno}".encode("utf-8", "surrogateescape")
 
 
 def picture_fault(path: Path) -> str:
     """Why a file can't be a whole picture, by its first and last bytes; empty where it can."""
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            return "a pipe or a device, no file"
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(12)

@@ -6,6 +6,7 @@ The robot reports wheel speeds, no poses: state and action come from its odometr
 
 from __future__ import annotations
 
+import bisect
 import csv
 import hashlib
 import math
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.loose import inside, listing, refuse_link
 from wdsmix.converters.nav.layout import Opened, Scan
-from wdsmix.converters.nav.motion import ACTION, STATE, pose_vectors, steps
+from wdsmix.converters.nav.motion import ACTION, STATE, check_poses, pose_vectors, steps
 from wdsmix.converters.nav.options import NavOptions
 from wdsmix.converters.slots import natural_key
 from wdsmix.converters.video import VideoReader
@@ -79,7 +80,10 @@ def _table(folder: Path, kind: str) -> dict[str, Float64Array]:
     if name is None:
         raise DataError(f"no {kind} CSV file")
     try:
-        with (folder / name).open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        with (folder / name).open("rb") as raw:
+            wide = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        encoding = "utf-16" if wide else "utf-8-sig"
+        with (folder / name).open(newline="", encoding=encoding, errors="replace") as file:
             rows = list(csv.reader(file))
     except (OSError, csv.Error) as error:
         raise DataError(f"can't be read: {error}", where=name) from error
@@ -166,12 +170,21 @@ def _ride(folder: Path, options: NavOptions) -> _Ride:
     if np.ptp(right - left) > 0 and np.ptp(values[:, 2]) > 0 and np.corrcoef(right - left, values[:, 2])[0, 1] < -0.2:
         notes.append("wheels turn against the commanded direction: which side rpm_1 is on is an assumption")
     positions, yaws = odometry(stamps, left, right)
+    check_poses(positions, yaws)
     times = camera["timestamp"]
     near = _nearest(stamps, times)
     good = np.isfinite(times) & (np.abs(stamps[near] - np.nan_to_num(times)) <= _MATCH_S)
     good &= np.concatenate([[True], times[1:] != times[:-1]])
     rows = np.flatnonzero(good)
-    rows = rows[np.concatenate([[True], np.diff(np.maximum.accumulate(times[rows])) > 0])] if len(rows) else rows
+    if len(rows):
+        forward = _rising(times[rows].tolist())
+        if len(forward) < len(rows):
+            notes.append("times of the camera run backwards; frames out of order are left out")
+        rows = rows[forward]
+        first, last = _longest(times[rows])
+        if last - first < len(rows):
+            notes.append(f"pictures pause for more than {_GAP_S:g} s; the longest part without a pause is taken")
+        rows = rows[first:last]
     rows = rows[:: options.stride]
     if len(rows) < 2:
         raise DataError("too few frames have a control within 0.1 s", expected="2 or more", found=len(rows))
@@ -191,6 +204,23 @@ def _ride(folder: Path, options: NavOptions) -> _Ride:
 def _longest(stamps: Float64Array) -> tuple[int, int]:
     cuts = [0, *(np.flatnonzero(np.diff(stamps) > _GAP_S) + 1).tolist(), len(stamps)]
     return max(pairwise(cuts), key=lambda part: part[1] - part[0])
+
+
+def _rising(values: Sequence[float]) -> list[int]:
+    """Places of a longest strictly increasing part of a sequence, the rest being out of order."""
+    ends: list[float] = []  # ends[n] is the least last value of a rising part of n + 1
+    places: list[int] = []
+    before: list[int] = []
+    for k, value in enumerate(values):
+        at = bisect.bisect_left(ends, value)
+        before.append(places[at - 1] if at else -1)
+        ends[at : at + 1], places[at : at + 1] = [value], [k]
+    found = []
+    k = places[-1] if places else -1
+    while k >= 0:
+        found.append(k)
+        k = before[k]
+    return found[::-1]
 
 
 def _nearest(stamps: Float64Array, times: Float64Array) -> npt.NDArray[np.int64]:
@@ -324,7 +354,7 @@ def fingerprint(root: Path, file: str) -> bytes:
         folders.sort()
         for name in sorted(names):
             path = Path(folder, name)
-            total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode("utf-8", "surrogateescape"))
-            if name.endswith((".csv", ".m3u8")):
+            total.update(f"{path.relative_to(root)}\0{path.lstat().st_size}\0".encode("utf-8", "surrogateescape"))
+            if name.endswith((".csv", ".m3u8")) and path.is_file():
                 total.update(path.read_bytes())
     return total.digest()

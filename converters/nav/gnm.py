@@ -177,5 +177,6 @@ def fingerprint(root: Path, file: str) -> bytes:
     poses = folder / POSES_FILE
     if poses.is_file():
         with poses.open("rb") as stream:
-            total.update(hashlib.sha256(stream.read()).digest())
+            while block := stream.read(1 << 20):
+                total.update(block)
     return total.digest()

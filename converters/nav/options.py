@@ -62,6 +62,9 @@ def options_from(args: argparse.Namespace) -> NavOptions:
                 where=f"--{name}",
                 hint="state is [x, y, yaw] and action [dx, dy, dyaw]; waypoints are made when training reads the set",
             )
+    for name in ("fps", "spacing"):
+        if getattr(args, name) == 0:
+            raise ConfigError("bad value", where=f"--{name}", expected="more than 0", found=0)
     return NavOptions(
         cameras=dict(getattr(args, "camera", None) or {}),
         fps=args.fps or 0.0,

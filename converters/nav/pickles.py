@@ -4,6 +4,9 @@ A pickle is a program. This reader is an interpreter of its own for the few inst
 arrays need; Python's ``pickle`` is not used. Of the globals a pickle may name, only those of numpy's own array pickles
 are admitted, and even these are never called: stand-ins take their arguments down, and the numbers are decoded from
 the bytes, each length checked. Any other global is refused where it is named, before anything is made of it.
+
+A small pickle can ask for much: what it takes is bounded by its size, by the number of its instructions, and by what
+these copy; arrays are decoded when they turn out to be poses, and not before.
 """
 
 from __future__ import annotations
@@ -22,7 +25,20 @@ __all__ = ["ALLOWED_GLOBALS", "load_plain", "read_poses"]
 
 Float64Array = npt.NDArray[np.float64]
 
-_MAX_BYTES = 256 << 20
+_MAX_BYTES = 64 << 20
+_MAX_STEPS = 4_000_000
+"""Instructions; the longest form of a pose takes 20, so that 200,000 frames fit."""
+
+_MAX_NUMBERS = 4_000_000
+"""Of an array."""
+
+_MAX_KEYS = 10_000
+"""Of all dicts together: keys that collide cost the square of their number."""
+
+_MAX_SIDE = 1 << 31
+_IN_A_ROW = 64
+"""Numbers of an array that is one row of positions or headings."""
+
 _CODES = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 _DEPTH = 4
 
@@ -78,49 +94,73 @@ class _Type:
             raise DataError("an element type of odd byte order")
         self.order = ">" if order == ">" else "<"
 
-    def numbers(self, raw: bytes, count: int) -> Float64Array:
-        """float64 [count] of raw bytes."""
+    def check(self, size: int, count: int) -> np.dtype[Any]:
+        """The type, if ``size`` bytes hold ``count`` of it."""
         dtype = np.dtype(self.order + self.code)
-        if len(raw) != count * dtype.itemsize:
-            raise DataError("bytes do not fit the shape", expected=count * dtype.itemsize, found=len(raw))
-        return np.frombuffer(raw, dtype).astype(np.float64)
+        if size != count * dtype.itemsize:
+            raise DataError("bytes do not fit the shape", expected=count * dtype.itemsize, found=size)
+        return dtype
+
+    def numbers(self, raw: bytes | bytearray, count: int) -> Float64Array:
+        """float64 [count] of raw bytes."""
+        return np.frombuffer(raw, self.check(len(raw), count)).astype(np.float64)
 
 
 class _Array:
-    """An array: its numbers, or its elements where these are objects."""
+    """An array: its numbers, or its elements where these are objects; decoded when first asked for."""
 
-    __slots__ = ("items", "shape")
+    __slots__ = ("_fortran", "_items", "_kind", "_raw", "count", "shape")
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = (0,)
-        self.items: list[Any] = []
+        self.count = 0
+        self._kind: _Type | None = None
+        self._raw: Any = []
+        self._fortran = False
+        self._items: list[Any] | None = None
 
     def build(self, state: object) -> None:
         """Takes down what numpy restores an array from: version, shape, type, column order, content."""
         if not isinstance(state, tuple) or len(state) != 5:
             raise DataError("an array whose state is not that of one")
         _, shape, kind, fortran, raw = state
-        sides = shape if isinstance(shape, tuple) and all(type(side) is int and side >= 0 for side in shape) else None
+        sides = shape if isinstance(shape, tuple) and all(_is_side(side) for side in shape) else None
         if sides is None or len(sides) > _DEPTH or not isinstance(kind, _Type):
             raise DataError("an array of odd shape or type")
         count = math.prod(sides)
-        raw = raw.encode("latin1") if isinstance(raw, str) else raw
         if kind.code == "O":
             if not isinstance(raw, list) or len(raw) != count:
                 raise DataError("an array of objects that do not fit its shape")
-            self.items = raw
-        elif isinstance(raw, (bytes, bytearray)):
-            self.items = kind.numbers(bytes(raw), count).tolist()
+        elif isinstance(raw, (bytes, bytearray, str)):
+            kind.check(len(raw), count)
         else:
             raise DataError("an array without bytes")
-        if fortran and len(sides) > 1:
-            place = np.arange(count).reshape(sides[::-1]).T.reshape(-1)
-            self.items = [self.items[k] for k in place.tolist()]
-        self.shape = sides if count else (0,)
+        self.shape, self.count = (sides, count) if count else ((0,), 0)
+        self._kind, self._raw, self._items, self._fortran = kind, raw, None, bool(fortran) and len(sides) > 1
+
+    @property
+    def items(self) -> list[Any]:
+        """All elements, row by row."""
+        if self._items is None:
+            if self.count > _MAX_NUMBERS:
+                raise DataError("an array too large for a trajectory", found=f"{self.count} numbers")
+            items: list[Any] = self._raw
+            if self._kind is not None and self._kind.code != "O":
+                raw = self._raw.encode("latin1") if isinstance(self._raw, str) else self._raw
+                items = self._kind.numbers(raw, self.count).tolist()
+            if self._fortran:
+                place = np.arange(self.count).reshape(self.shape[::-1]).T.reshape(-1)
+                items = [items[k] for k in place.tolist()]
+            self._items = items
+        return self._items
 
     def rows(self) -> list[Any]:
         """As nested lists."""
         return _nested(self.items, self.shape)
+
+
+def _is_side(side: object) -> bool:
+    return type(side) is int and 0 <= side < _MAX_SIDE
 
 
 def _nested(items: list[Any], shape: tuple[int, ...]) -> list[Any]:
@@ -137,10 +177,14 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
+        self.keys = 0
+        self.copied = 0
 
     def run(self, data: bytes) -> object:
-        for opcode, argument, _ in pickletools.genops(data):
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             name = opcode.name
+            if number >= _MAX_STEPS:
+                raise DataError("the pickle has more instructions than a trajectory needs", expected=_MAX_STEPS)
             if name == "STOP":
                 return self.stack.pop()
             if name in _VALUES:
@@ -240,9 +284,13 @@ class _Machine:
         target = self.stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
             raise DataError("the pickle is damaged: it sets items of what is no dict")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, (str, int, float, bytes)):
+        for key in items[::2]:
+            if not isinstance(key, (str, int, bytes)) or (isinstance(key, int) and abs(key) >= 1 << 63):
                 raise DataError("a key that is no text", found=type(key).__name__)
+        self.keys += len(items) // 2
+        if self.keys > _MAX_KEYS:
+            raise DataError("the pickle has more keys than a trajectory needs", expected=_MAX_KEYS)
+        for key, value in zip(items[::2], items[1::2], strict=True):
             target[key.decode("latin1") if isinstance(key, bytes) else key] = value
 
     def _do_stack_global(self) -> None:
@@ -253,7 +301,12 @@ class _Machine:
         arguments, called = self._pop(), self._pop()
         if not isinstance(called, _Global) or not isinstance(arguments, tuple):
             raise DataError("refused: the pickle calls what is no global", found=type(called).__name__)
-        self.stack.append(_made(called.role, arguments))
+        made = _made(called.role, arguments)
+        if isinstance(made, bytes):
+            self.copied += len(made)
+            if self.copied > 2 * _MAX_BYTES:
+                raise DataError("the pickle copies more than a trajectory needs", expected=f"{2 * _MAX_BYTES} bytes")
+        self.stack.append(made)
 
     def _do_build(self) -> None:
         state = self._pop()
@@ -332,7 +385,7 @@ def read_poses(path: Path) -> tuple[Float64Array, Float64Array, list[str]]:
     content = load_plain(data)
     if not isinstance(content, dict):
         raise DataError("not a trajectory", expected="a dict with position and yaw", found=type(content).__name__)
-    keys = [str(key) for key in content]
+    keys = [str(key)[:80] for key in content]
     name = "position" if "position" in content else "pos"
     for key in (name, "yaw"):
         if key not in content:
@@ -352,15 +405,24 @@ def _listed(value: object, key: str) -> list[Any]:
 
 
 def _pair(row: object, k: int) -> tuple[float, float]:
-    items = row.rows() if isinstance(row, _Array) else row
+    items = _small(row, f"position row {k}")
     if not isinstance(items, (list, tuple)) or len(items) < 2:
         raise DataError("not a pair of numbers", where=f"position row {k}")
     return _number(items[0], f"position row {k}"), _number(items[1], f"position row {k}")
 
 
+def _small(value: object, where: str) -> object:
+    """An array that is one row, as lists; anything else as it is."""
+    if not isinstance(value, _Array):
+        return value
+    if value.count > _IN_A_ROW:
+        raise DataError("an array too large for one row", where=where, found=f"{value.count} numbers")
+    return value.rows()
+
+
 def _first(value: object, k: int) -> float:
     for _ in range(_DEPTH):
-        items = value.rows() if isinstance(value, _Array) else value
+        items = _small(value, f"yaw row {k}")
         if not isinstance(items, (list, tuple)):
             break
         if not items:
@@ -371,7 +433,7 @@ def _first(value: object, k: int) -> float:
 
 def _number(value: object, where: str) -> float:
     if isinstance(value, _Array):
-        value = value.items[0] if len(value.items) == 1 else None
+        value = value.items[0] if value.count == 1 else None
     if isinstance(value, (int, float)):
         try:
             return float(value)

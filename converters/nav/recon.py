@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.images import Hdf5Images, survey
 from wdsmix.converters.hdf5.safe import Tree
-from wdsmix.converters.loose import refuse_link
+from wdsmix.converters.loose import ends_of, refuse_link
 from wdsmix.converters.nav.isolate import Isolated
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.motion import ACTION, STATE, check_poses, pose_vectors, steps
@@ -40,7 +40,6 @@ _SUFFIXES = (".hdf5", ".h5")
 _TOLERANCE = 2
 _DEPTH = 3
 _LOOKED_AT = 20
-_SAMPLE = 64 << 10
 
 
 def find(root: Path) -> list[str]:
@@ -59,7 +58,7 @@ def find(root: Path) -> list[str]:
 
 def _is_recon(child: Isolated, path: Path) -> bool:
     try:
-        return child.call(is_recon, path)
+        return path.is_file() and child.call(is_recon, path)
     except DataError:
         return False
 
@@ -168,12 +167,4 @@ def read(root: Path, file: str, locator: Mapping[str, str | int], options: NavOp
 
 def fingerprint(root: Path, file: str) -> bytes:
     """Name, size and both ends."""
-    path = root / file
-    try:
-        with path.open("rb") as stream:
-            size = path.stat().st_size
-            head = stream.read(_SAMPLE)
-            stream.seek(max(0, size - _SAMPLE))
-            return f"{file}\0{size}\0".encode("utf-8", "surrogateescape") + head + stream.read(_SAMPLE)
-    except OSError as error:
-        return f"{file}\0unreadable {error.errno}".encode("utf-8", "surrogateescape")
+    return ends_of(root, file)

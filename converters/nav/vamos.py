@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from wdsmix.converters.loose import refuse_link
+from wdsmix.converters.loose import ends_of, refuse_link
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.options import NavOptions
 from wdsmix.converters.slots import natural_key
@@ -39,9 +39,9 @@ _MARKS = frozenset({_PATH, "trajectory_2d"})
 _TEXTS = ("lang_goal", "text")
 _FACTS = ("horizon", "curvature", "camera_params")
 _DEPTH = 3
-_SAMPLE = 64 << 10
 _BATCH = 64
 _LONG_FACT = 4000
+_FAR = 1e6
 
 
 def find(root: Path) -> list[str]:
@@ -58,7 +58,7 @@ def find(root: Path) -> list[str]:
 def is_vamos(path: Path) -> bool:
     """Whether a file has a picture and a path a row."""
     try:
-        return _MARKS & set(pq.read_schema(path).names) != set()
+        return path.is_file() and _MARKS & set(pq.read_schema(path).names) != set()
     except (pa.ArrowException, OSError, ValueError):
         return False
 
@@ -183,6 +183,8 @@ def _path(values: Mapping[str, Any], points: int) -> npt.NDArray[np.float32]:
         raise DataError(f"{_PATH} holds no points of two or three numbers") from error
     if not np.isfinite(path).all():
         raise DataError(f"{_PATH} is not finite")
+    if len(path) and np.abs(path).max() > _FAR:
+        raise DataError(f"{_PATH} is no path", expected=f"at most {_FAR:g} m", found=f"{np.abs(path).max():g}")
     if len(path) < 2:
         raise DataError("a path of one point", expected="2 points or more")
     if np.ptp(path, axis=0).max() < 1e-6:
@@ -228,9 +230,4 @@ def read(root: Path, file: str, locator: Mapping[str, str | int], options: NavOp
 
 def fingerprint(root: Path, file: str) -> bytes:
     """Name, size and both ends."""
-    path = root / file
-    with path.open("rb") as stream:
-        size = path.stat().st_size
-        head = stream.read(_SAMPLE)
-        stream.seek(max(0, size - _SAMPLE))
-        return f"{file}\0{size}\0".encode("utf-8", "surrogateescape") + head + stream.read(_SAMPLE)
+    return ends_of(root, file)

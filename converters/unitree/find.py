@@ -28,7 +28,7 @@ class Place:
     folder: str
     """Below the root; ``.`` for the root itself."""
     file: str
-    """Name of its JSON file."""
+    """Name of its JSON file; empty where a folder of pictures has none."""
     failed: bool = False
     """Whether the recorder marked it as a failure."""
 
@@ -41,8 +41,9 @@ def _json(names: list[str]) -> str | None:
 
 
 def find_places(root: Path) -> list[Place]:
-    """All episodes, in natural order; empty if there are none."""
+    """All episodes, in natural order, also those that lack their JSON file; empty if all do."""
     found = []
+    without = []
     for folder, folders, names in os.walk(root, followlinks=False):
         here = Path(folder).relative_to(root)
         file = _json(sorted(names))
@@ -51,11 +52,14 @@ def find_places(root: Path) -> list[Place]:
                 Place(folder=here.as_posix(), file=file, failed=any((Path(folder) / m).exists() for m in _FAILED))
             )
             folders.clear()
+        elif "colors" in folders:
+            without.append(Place(folder=here.as_posix(), file=""))
+            folders.clear()
         elif len(here.parts) >= _DEPTH:
             folders.clear()
         else:
             folders[:] = [name for name in folders if name not in _OWN and not name.startswith(".")]
-    return sorted(found, key=lambda place: natural_key(place.folder))
+    return sorted([*found, *without] if found else [], key=lambda place: natural_key(place.folder))
 
 
 def has_places(root: Path) -> bool:
@@ -89,9 +93,10 @@ def fingerprint(root: Path, places: list[Place]) -> str:
         folder = root / place.folder
         total.update(f"{place.folder}\0{place.failed}\0".encode("utf-8", "surrogateescape"))
         try:
-            with (folder / place.file).open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    total.update(block)
+            if place.file and (folder / place.file).is_file():  # no pipe
+                with (folder / place.file).open("rb") as stream:
+                    while block := stream.read(1 << 20):
+                        total.update(block)
         except OSError as error:
             total.update(f"unreadable {error.errno}".encode())
         for inner in PICTURE_FOLDERS:

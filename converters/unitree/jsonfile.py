@@ -103,7 +103,9 @@ def _recovered(text: str) -> Recording:
             at = _expect(text, _skip(text, at), ",")
         at = _expect(text, at, "[")
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not valid JSON, and cut off before its first frame: {error}", where="data.json") from error
+        raise DataError(
+            f"not valid JSON, and cut off before its first frame: {_why(error)}", where="data.json"
+        ) from error
     items: list[Any] = []
     first = place = at
     try:
@@ -126,9 +128,13 @@ def _recovered(text: str) -> Recording:
         usual = (place - first) / max(1, len(items))
         if _NEXT_ITEM.search(text, place + 1) or (items and len(text) - place > 4 * usual + 4096):
             raise DataError(
-                f"damaged in the middle, not cut off: {error}", where=f"data.json, frame {len(items)}"
+                f"damaged in the middle, not cut off: {_why(error)}", where=f"data.json, frame {len(items)}"
             ) from error
     return _checked(head, items, recovered=True)
+
+
+def _why(error: Exception) -> str:
+    return "a number of thousands of digits" if "digits" in str(error) else str(error)
 
 
 def _skip(text: str, at: int) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from wdsmix.converters.loose import LoosePictures
+from wdsmix.converters.loose import LoosePictures, refuse_link
 from wdsmix.converters.relation import EpisodeRelation, Relation, relate
 from wdsmix.converters.slots import assign_slots, named_camera, natural_key
 from wdsmix.converters.unitree.find import PICTURE_FOLDERS, Place, find_places, fingerprint
@@ -62,7 +62,11 @@ def scan_place(place: Place, root: Path, options: UnitreeOptions) -> Scan:
     if place.failed and not options.keep_failed:
         scan.fault, scan.kind = "marked as FAILED by the recorder (--keep-failed takes it)", "filter"
         return scan
+    if not place.file:
+        scan.fault = "no data.json: the recorder stopped before it wrote any"
+        return scan
     try:
+        refuse_link(root, root / place.folder / place.file)
         found = load_episode(root / place.folder, place.file, options)
         if len(found.rows) < 2:
             raise DataError("too short", expected="2 frames or more", found=len(found.rows))
@@ -143,7 +147,7 @@ class RawSource:
         found: list[Path] = []
         for place in self._places():
             folder = self._root / place.folder
-            found.append(folder / place.file)
+            found += [folder / place.file] if place.file else []
             for inner in PICTURE_FOLDERS:
                 if (folder / inner).is_dir():
                     found += sorted(own for own in (folder / inner).iterdir() if own.is_file())
@@ -173,7 +177,7 @@ class RawSource:
             yield from pool.map(work, places)
 
     def _exists(self, place: Place) -> bool:
-        return os.path.exists(self._root / place.folder / place.file)  # noqa: PTH110 - a dangling link is no file
+        return bool(place.file) and os.path.exists(self._root / place.folder / place.file)  # noqa: PTH110 - a dangling link is no file
 
     def _settle(self, scans: Sequence[Scan]) -> None:
         """Rate, slots, and what most frames have; others become faults."""

@@ -25,6 +25,7 @@ _SWAPPED = {"left_ee": "right_ee", "right_ee": "left_ee"}
 _LONG_TEXT = 4000
 _LONG_NAME = 64
 _MOST_CAMERAS = 16
+_MOST_IDX = 1 << 31
 
 
 @dataclass(kw_only=True, slots=True)
@@ -128,6 +129,9 @@ def _ordered(items: Sequence[Any]) -> tuple[list[Mapping[str, Any]], list[int]]:
     given = [item.get("idx") for item in items]
     if any(type(number) is not int for number in given):
         given = list(range(len(items)))
+    odd = next((number for number in given if not 0 <= number < _MOST_IDX), None)
+    if odd is not None:
+        raise DataError("no frame has such a number", where="idx", expected=f"0 to {_MOST_IDX}", found=f"{odd:.3g}")
     order = sorted(range(len(items)), key=lambda k: given[k])
     idx = [given[k] for k in order]
     twice = next((a for a, b in pairwise(idx) if a == b), None)
@@ -177,6 +181,8 @@ def _cameras(folder: Path, items: Sequence[Mapping[str, Any]], options: UnitreeO
         DataError: a path leaves the folder.
     """
     found: dict[str, list[str]] = {}
+    seen: dict[str, tuple[int, str]] = {}
+    shared: tuple[int, str, str] | None = None
     known: set[str] = set()
     blocks = ("colors", "depths") if options.depth else ("colors",)
     for k, item in enumerate(items):
@@ -186,9 +192,14 @@ def _cameras(folder: Path, items: Sequence[Mapping[str, Any]], options: UnitreeO
                 if not isinstance(path, str) or not path:
                     continue
                 inside(folder, path, known)
+                first = seen.setdefault(path, (k, str(key)))
+                if first[0] == k and first[1] != str(key):
+                    shared = shared or (k, first[1], str(key))
                 found.setdefault(str(key), [""] * len(items))[k] = path.replace("\\", "/")
                 if len(found) > _MOST_CAMERAS:
                     raise DataError("too many cameras", expected=f"at most {_MOST_CAMERAS}")
+    if shared is not None:
+        raise DataError("one picture for two cameras", where=f"data[{shared[0]}]", found=f"{shared[1]} and {shared[2]}")
     if options.cameras:
         wanted = set(options.cameras.values())
         found = {key: names for key, names in found.items() if key in wanted}
