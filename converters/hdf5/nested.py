@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import h5py
+import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.layout import CameraPart, Part, refused_camera
 from wdsmix.converters.hdf5.options import Hdf5Options
@@ -92,7 +93,8 @@ def _in_colours(name: str, dataset: h5py.Dataset) -> bool:
     if any(word in name.lower() for word in _NO_COLOURS):
         return False
     if kind == "O":
-        return len(shape) == 1 and h5py.check_vlen_dtype(dataset.dtype) is not None
+        inner = h5py.check_vlen_dtype(dataset.dtype) if h5py.check_string_dtype(dataset.dtype) is None else None
+        return len(shape) == 1 and inner is not None and np.dtype(inner).itemsize == 1
     if len(shape) != 4:
         return False
     if kind == "f":

@@ -64,6 +64,8 @@ class Tree:
         self.beside: dict[str, object] = {}
         """Files beside this one that were looked for (see `wdsmix.converters.hdf5.sidecar`): name -> what they hold."""
         self.budget = budget or Budget()
+        self.notes: dict[str, object] = {}
+        """What a dialect has worked out about the whole file, to be used for each of its episodes."""
         self.file: h5py.File = open_file(path)
         self._root: h5py.Group = self.file["/"]
         self._seen: dict[tuple[str, ...], h5py.Group | h5py.Dataset | None] = {}

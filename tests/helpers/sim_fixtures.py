@@ -9,7 +9,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from helpers.hdf5_fixtures import jpeg
+from helpers.hdf5_fixtures import jpeg, pictures, vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,18 @@ def lift(samples: Path, rows: int = 8) -> list[Demo]:
                     dones=np.eye(1, rows, rows - 1, dtype=bool)[0],
                 )
             )
+    return demos
+
+
+def made(count: int = 3, rows: int = 8) -> list[Demo]:
+    """Invented demonstrations, for what needs no real frames."""
+    demos = []
+    for seed in range(count):
+        widths = {"pos": 3, "quat": 4, "gripper": 2, "joints": 7, "speeds": 7, "actions": 7}
+        streams = {name: vectors(rows, width, 10 * seed + k) for k, (name, width) in enumerate(widths.items())}
+        views = {name: pictures(rows, seed=seed + k, width=84, height=84) for k, name in enumerate(("front", "wrist"))}
+        ends = np.eye(1, rows, rows - 1, dtype=bool)[0]
+        demos.append(Demo(**streams, **views, rewards=np.linspace(0, 1, rows), dones=ends))
     return demos
 
 
@@ -186,8 +198,8 @@ def write_maniskill(
     sidecar: bool = True,
     rate: float | None = None,
 ) -> None:
-    """As ManiSkill's replay: one observation more than actions; the last demonstration's number is 10."""
-    numbers = [*range(len(demos) - 1), 10]
+    """As ManiSkill's replay: one observation more than actions; the third demonstration's number is 10."""
+    numbers = [0, 1, 10][: len(demos)]
     with h5py.File(path, "w", track_order=True) as file:
         for number, demo, fine in reversed(list(zip(numbers, demos, success, strict=False))):
             group = file.create_group(f"traj_{number}", track_order=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from wdsmix.converters.hdf5.dialects.robomimic import rewards_and_dones
 from wdsmix.converters.hdf5.faults import Hdf5Error
@@ -38,6 +39,7 @@ __all__ = ["DIALECTS", "control_kinds"]
 _FPS = 20.0
 _LONGEST = 200
 _AGENT = ("agent/qpos", "agent/qvel")
+_RECORDS = "maniskill records"
 _PICTURES = ("sensor_data", "image")
 
 
@@ -75,9 +77,11 @@ def _sidecar(tree: Tree) -> tuple[Mapping[str, object], str | None]:
 
 def _records(tree: Tree) -> dict[str, Mapping[str, object]]:
     """Name of a trajectory's group -> its entry in the JSON file."""
-    listed = _sidecar(tree)[0].get("episodes")
-    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    return {f"traj_{entry.get('episode_id')}": entry for entry in entries}
+    if _RECORDS not in tree.notes:
+        listed = _sidecar(tree)[0].get("episodes")
+        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        tree.notes[_RECORDS] = {f"traj_{entry.get('episode_id')}": entry for entry in entries}
+    return cast("dict[str, Mapping[str, object]]", tree.notes[_RECORDS])
 
 
 def control_kinds(mode: str, width: int) -> tuple[DimensionKind, ...]:
