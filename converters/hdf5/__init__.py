@@ -29,7 +29,20 @@ SRC is one file or a folder; each file is read by its own structure. Defaults of
   minari         all numbers in observations         actions     pictures in there      20 (warns)
   robohive       observations                        actions     visual_dict/rgb:*      from time, else 25
   d4rl           observations (--allow-no-camera)    actions     none                   20 (warns)
-  aloha          observations/qpos                   action      observations/images/*  50 (notes)
+  aloha          observations/qpos                   action      observations/images/*  50; Cobot Magic and
+                                                                                        Unitree 30, RDT 25
+  fastumi        qpos of each robot_<i>              action      images/* of each       20
+  television     observation.state                   qpos_action observation.image.*    60
+  robotwin       state/*_{arm,ee}_joint_states       action/*    vision/*/colors        frequency, else 16.67
+  robotwin-      joint_action/*_{arm,gripper}        of the next observation/*/rgb      16.67
+  legacy                                             row
+  robomind       puppet/joint_position*, else        master/*,   observations/          30
+                 franka/joint_position               else next   rgb_images/*
+  agilex         arm/jointStatePosition/puppet*      master*     camera/color/*         30
+  droid          joint_positions, gripper_position   action/     recordings/MP4/*.mp4   15
+                 of observation/robot_state          (the same)
+  agibot         state/{joint,effector,head,waist}/  action/     videos/*.mp4 of the    30
+                 position                            (the same)  episode's observations
   robosuite-raw  states (with --allow-no-camera)     actions     none                   20 (warns)
   mapping        what --mapping FILE.yaml says
 
@@ -79,7 +92,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--jpeg-order",
         choices=["rgb", "bgr"],
-        help="colour order that a plain decode of the pictures gives (default: rgb; compressed ALOHA: bgr)",
+        help="colour order of raw pictures, or that a plain decode of encoded ones gives (default: the dialect's; it "
+        "goes into the manifest)",
     )
     group.add_argument(
         "--image-flip", choices=["none", "vertical", "rot180"], help="undo pictures that are stored upside down"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import h5py
+import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
@@ -208,6 +209,9 @@ def read_value(tree: Tree, group: str, name: str) -> object:
     except (Hdf5Error, OSError, RuntimeError, ValueError, TypeError):
         return None
     if dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
+        if isinstance(value, np.ndarray) and value.size == 1:  # a text as bytes of variable length
+            value = value.reshape(-1)[0]
+            value = value.tobytes() if isinstance(value, np.ndarray) and value.dtype.itemsize == 1 else value
         return value if isinstance(value, bytes) else None
     return value
 
