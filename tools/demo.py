@@ -117,11 +117,11 @@ def _make_raw(raw: Path, names: Sequence[str]) -> None:
 
     write_robomimic(raw / "lift" / "lift.hdf5", episodes=8, frames=60, size=128)
     write_platform(raw / "chunks", chunks=4, episodes=3, frames=60, size=160)
-    write_aloha(raw / "aloha", episodes=4, frames=100, size=160)
+    write_aloha(raw / "aloha", episodes=8, frames=100, size=160)
     if "pick" in names:
-        write_lerobot(raw / "pick", episodes=4, frames=60, size=160)
-    write_unitree(raw / "g1", episodes=4, frames=60, size=160)
-    write_navigation(raw / "drive", raw / "drive-splits", trajectories=6, frames=40, size=120)
+        write_lerobot(raw / "pick", episodes=8, frames=60, size=160)
+    write_unitree(raw / "g1", episodes=8, frames=60, size=160)
+    write_navigation(raw / "drive", raw / "drive-splits", trajectories=12, frames=40, size=120)
 
 
 def _shown(console: Console, command: Sequence[str]) -> int:

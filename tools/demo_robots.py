@@ -136,10 +136,7 @@ def write_navigation(root: Path, splits: Path, *, trajectories: int, frames: int
     """GNM folders of drives among pillars, with a published split; one has a picture more than poses."""
     rng = np.random.default_rng(6)
     for number in range(trajectories):
-        turns = np.cumsum(rng.normal(0, 0.02, frames))
-        yaw = np.cumsum(turns * 0.3) + rng.uniform(-0.3, 0.3)
-        steps = 0.12 * np.stack([np.cos(yaw), np.sin(yaw)], axis=1)
-        position = np.cumsum(steps, axis=0) + rng.uniform(-0.5, 0.5, 2)
+        position, yaw = _drive(rng, frames)
         folder = root / f"drive_{number}"
         folder.mkdir(parents=True)
         for k in range(frames):
@@ -152,6 +149,20 @@ def write_navigation(root: Path, splits: Path, *, trajectories: int, frames: int
     for split, numbers in (("train", range(held_out)), ("test", range(held_out, trajectories))):
         (splits / split).mkdir(parents=True)
         (splits / split / "traj_names.txt").write_text("".join(f"drive_{number}\n" for number in numbers))
+
+
+def _drive(rng: np.random.Generator, frames: int) -> tuple[Float64Array, Float64Array]:
+    """A drive towards the red pillar, steered by where it is seen: positions [T, 2] in m, headings [T] in rad."""
+    x, y, _ = _PILLARS[0]
+    at, heading = rng.uniform([-4.0, -1.5], [-2.5, 1.5]), float(rng.uniform(-0.7, 0.7))
+    heading += math.atan2(y - at[1], x - at[0])
+    position, yaw = np.zeros((frames, 2)), np.zeros(frames)
+    for k in range(frames):
+        position[k], yaw[k] = at, heading
+        bearing = math.atan2(y - at[1], x - at[0]) - heading
+        heading += 0.12 * bearing + float(rng.normal(0, 0.004))
+        at = at + 0.12 * np.array([math.cos(heading), math.sin(heading)])
+    return position, yaw
 
 
 def _view(position: Float64Array, yaw: float, size: int) -> Pixels:

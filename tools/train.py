@@ -108,8 +108,6 @@ def _train(args: argparse.Namespace, mixture: MixtureConfig, values: dict[str, A
     if start is None:
         train = checked(values, args.config)
     else:
-        if args.start_from is not None and newest is None:  # an expanded policy has other rows than its run's keys say
-            start["train"] = {**start["train"], "num_embodiments": None}
         train = resumed_config(
             start["train"], values, ranks_then=start["world"], ranks_now=group.world, path=args.config
         )

@@ -114,14 +114,17 @@ class Evaluator:
         if frames is not None:
             parts = [(split, [name]) for split, names in parts for name in names]
         self._passes = [
-            EvaluationDataset(
-                config,
-                batch_size,
-                split,
-                sources=names,
-                rank=group.rank,
-                world_size=group.world,
-                num_threads=threads,
+            (
+                names,
+                EvaluationDataset(
+                    config,
+                    batch_size,
+                    split,
+                    sources=names,
+                    rank=group.rank,
+                    world_size=group.world,
+                    num_threads=threads,
+                ),
             )
             for split, names in parts
         ]
@@ -134,12 +137,11 @@ class Evaluator:
             ConflictError: a source is scaled unlike in training.
         """
         config = policy_config(checkpoint["policy"])
-        for dataset in self._passes:
-            catalog = dataset.catalog
-            check_shape(config, catalog)
-            check_scales(checkpoint["normalization"], catalog)
-            robots = {source.embodiment: source.embodiment_id for source in catalog.sources}
-            grown(checkpoint["embodiments"], robots, rows=config.num_embodiments, may_grow=False)
+        catalog = self._passes[0][1].catalog  # the same for all, but for the splits
+        check_shape(config, catalog)
+        check_scales(checkpoint["normalization"], catalog)
+        robots = {source.embodiment: source.embodiment_id for source in catalog.sources}
+        grown(checkpoint["embodiments"], robots, rows=config.num_embodiments, may_grow=False)
 
     @torch.no_grad()
     def run(self, policy: Policy, precision: Precision) -> Report:
@@ -155,14 +157,16 @@ class Evaluator:
         policy.eval()
         try:
             sources: dict[str, Report] = {}
-            for dataset in self._passes:
-                sources.update(self._pass(dataset, policy, precision))
+            for names, dataset in self._passes:
+                sources.update(self._pass(names, dataset, policy, precision))
         finally:
             policy.train(training)
         ordered = {name: sources[name] for name in self._splits if name in sources}
         return {**_mean_of(ordered.values()), "sources": ordered, "left_out": self._missing}
 
-    def _pass(self, dataset: EvaluationDataset, policy: Policy, precision: Precision) -> dict[str, Report]:
+    def _pass(
+        self, names: Sequence[str], dataset: EvaluationDataset, policy: Policy, precision: Precision
+    ) -> dict[str, Report]:
         catalog = dataset.catalog
         layout = catalog.layout
         sums = _Sums(len(catalog.sources), layout.chunk, layout.dims["action"])
@@ -184,7 +188,7 @@ class Evaluator:
                 **_figures(sums.values[:, source.id], source, scales[source.name]["action"]["factor"]),
             }
             for source in catalog.sources
-            if "action" in scales[source.name]
+            if source.name in names and "action" in scales[source.name]
         }
 
 

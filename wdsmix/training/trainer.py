@@ -214,7 +214,7 @@ class Trainer:
         with self.precision.autocast():
             losses: dict[str, Tensor] = self._losses(seen)
         self.stepper.backward(losses["loss"])
-        values = {name: float(value) for name, value in losses.items()}
+        values = {name: float(value.detach()) for name, value in losses.items()}
         # Every rank has been through its backward pass, so that all can stop in the same step.
         bad = not torch.isfinite(torch.tensor(values["loss"]))
         stop, any_bad = self.group.largest(interrupts.number, int(bad))
