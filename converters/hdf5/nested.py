@@ -71,11 +71,13 @@ def nested_parts(tree: Tree, group: str, keys: Sequence[str], base: str, *, what
         Hdf5Error: one is missing, or two have that name; lists what is there.
     """
     root = join(group, base)
-    leaves = find_leaves(tree, root)
+    leaves: dict[str, h5py.Dataset] = {}
     parts = []
     for key in keys:
-        near = [path for path in leaves if _ends_with(path, key)]
         exact = next((path for path in (join(root, key), join(group, key)) if tree.dataset(path) is not None), None)
+        if exact is None:
+            leaves = leaves or find_leaves(tree, root)
+        near = [path for path in leaves if _ends_with(path, key)]
         if exact is None and len(near) != 1:
             raise Hdf5Error(
                 f"{what} {key!r} is {'missing' if not near else 'not unique'}",

@@ -7,13 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
-from wdsmix.converters.hdf5.layout import FileFacts, Part
+from wdsmix.converters.hdf5.layout import CameraPart, FileFacts, Part
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
+from wdsmix.converters.hdf5.slots import match_camera
 
 from wdsmix.episode import DimensionKind
 
-__all__ = ["absolute", "assumed_rate", "clock_warning", "one_episode", "root_has", "rows_of", "wanted_camera"]
+__all__ = [
+    "absolute",
+    "any_shows",
+    "assumed_rate",
+    "clock_warning",
+    "one_episode",
+    "root_has",
+    "rows_of",
+    "shape_of",
+    "wanted_cameras",
+]
+
+_LOOKED_AT = 16
 
 
 def root_has(*rules: str) -> Callable[[Tree, str], bool]:
@@ -31,6 +44,24 @@ def _there(tree: Tree, place: str, parts: list[str]) -> bool:
     if parts[0] == "*":
         return any(_there(tree, join(place, name), parts[1:]) for name in tree.children(place)[:16])
     return tree.get(join(place, parts[0])) is not None and _there(tree, join(place, parts[0]), parts[1:])
+
+
+def any_shows(names: Sequence[str], rule: Callable[[str], bool]) -> bool:
+    """Whether a rule holds for one of the first episodes of a file; one that can't be looked at is passed over.
+
+    Raises:
+        Hdf5Error: it holds for none, and one of them can't be looked at.
+    """
+    wrong: Hdf5Error | None = None
+    for name in names[:_LOOKED_AT]:
+        try:
+            if rule(name):
+                return True
+        except Hdf5Error as fault:
+            wrong = wrong or fault
+    if wrong is not None:
+        raise wrong
+    return False
 
 
 def one_episode(tree: Tree, options: Hdf5Options) -> list[str]:
@@ -77,6 +108,15 @@ def assumed_rate(
     )
 
 
+def shape_of(tree: Tree, path: str) -> tuple[int, ...]:
+    """The shape of a dataset; empty where it is absent, a scalar, or can't be looked at."""
+    try:
+        dataset = tree.dataset(path)
+    except Hdf5Error:
+        return ()
+    return dataset.shape or () if dataset is not None else ()
+
+
 def rows_of(tree: Tree, path: str) -> int:
     """Rows of a dataset; 0 where it is absent, empty or no array."""
     dataset = tree.dataset(path)
@@ -117,7 +157,11 @@ def clock_warning(tree: Tree, path: str, unit: float, fps: float) -> list[str]:
     return [f"the times in {path} tell {rate:.3g} frames/s, {fps:.4g} are taken; give --fps to set it"]
 
 
-def wanted_camera(options: Hdf5Options, *names: str) -> bool:
-    """Whether a camera is one of those that the user chose, or the user chose none."""
-    chosen = options.cameras.values()
-    return not chosen or any(name == wanted or name.endswith("/" + wanted) for name in names for wanted in chosen)
+def wanted_cameras(options: Hdf5Options, found: Mapping[str, CameraPart]) -> dict[str, CameraPart]:
+    """The cameras that the user chose, so that a fault of another costs nothing; all where none is there."""
+    chosen = {key for name in options.cameras.values() if (key := match_camera(name, _paths(found))) is not None}
+    return {key: camera for key, camera in found.items() if key in chosen or not chosen}
+
+
+def _paths(cameras: Mapping[str, CameraPart]) -> dict[str, str]:
+    return {key: camera.path for key, camera in cameras.items()}

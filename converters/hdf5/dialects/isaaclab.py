@@ -25,7 +25,7 @@ from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, FileFacts, Part
 from wdsmix.converters.hdf5.nested import find_leaves, nested_cameras, nested_parts
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import rows_of
+from wdsmix.converters.hdf5.rules import rows_of, shape_of
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import attribute, json_object, number
 
@@ -59,8 +59,7 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     if not options.instruction:
         warnings.append("no language in the file: the environment's name is the task; give --instruction")
     first = next((join("data", name) for name in tree.children("/data")), "")
-    actions = tree.dataset(join(first, "actions")) if first else None
-    relative = "ik-rel" in facts.task.lower() and actions is not None and actions.shape[1:] == (7,)
+    relative = "ik-rel" in facts.task.lower() and shape_of(tree, join(first, "actions"))[1:] == (7,)
     return replace(facts, kinds=facts.kinds or ({"action": _RELATIVE} if relative else {}), warnings=warnings)
 
 

@@ -26,7 +26,7 @@ from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, Fi
 from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST
 from wdsmix.converters.hdf5.nested import find_leaves, nested_cameras, nested_parts
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import rows_of
+from wdsmix.converters.hdf5.rules import any_shows, rows_of, shape_of
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
 from wdsmix.converters.hdf5.strings import clean_text, number
@@ -49,9 +49,8 @@ def _trajectories(tree: Tree, options: Hdf5Options | None = None) -> list[str]:
 
 def _filled(tree: Tree, child: str) -> bool:
     """Whether one of the first trajectories has a child, and actions."""
-    return any(
-        tree.get(join(name, child)) is not None and tree.get(join(name, "actions")) is not None
-        for name in _trajectories(tree)[:16]
+    return any_shows(
+        _trajectories(tree), lambda name: all(tree.get(join(name, key)) is not None for key in (child, "actions"))
     )
 
 
@@ -134,8 +133,7 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     modes = modes or ({str(kwargs["control_mode"])} if "control_mode" in kwargs else set())
     if len(modes) > 1:
         warnings.append(f"trajectories of several control modes: {', '.join(sorted(modes))[:_LONGEST]}")
-    actions = next((found for name in groups if (found := tree.dataset(join(name, "actions"))) is not None), None)
-    width = actions.shape[1] if actions is not None and actions.shape and len(actions.shape) == 2 else 0
+    width = next((shape[1] for name in groups if len(shape := shape_of(tree, join(name, "actions"))) == 2), 0)
     kinds = control_kinds(next(iter(modes)), width) if len(modes) == 1 else ()
     return FileFacts(
         fps=fps,

@@ -23,7 +23,7 @@ from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
 from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, FileFacts, Part
 from wdsmix.converters.hdf5.nested import find_leaves, nested_cameras, nested_parts
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import assumed_rate, rows_of
+from wdsmix.converters.hdf5.rules import any_shows, assumed_rate, rows_of
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
 from wdsmix.converters.hdf5.strings import attribute, clean_text, json_object, text
@@ -42,9 +42,9 @@ def _episodes(tree: Tree, options: Hdf5Options | None = None) -> list[str]:
 
 
 def _matches(tree: Tree, episode: str) -> bool:
-    return episode == "/" and any(
-        all(tree.get(join(name, child)) is not None for child in ("observations", "actions"))
-        for name in _episodes(tree)[:16]
+    wanted = ("observations", "actions")
+    return episode == "/" and any_shows(
+        _episodes(tree), lambda name: all(tree.get(join(name, key)) is not None for key in wanted)
     )
 
 

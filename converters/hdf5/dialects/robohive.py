@@ -22,7 +22,7 @@ from wdsmix.converters.hdf5.layout import CameraPart, Dialect, EpisodeLayout, Fi
 from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST
 from wdsmix.converters.hdf5.nested import nested_cameras, nested_parts
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import assumed_rate, rows_of
+from wdsmix.converters.hdf5.rules import any_shows, assumed_rate, rows_of
 from wdsmix.converters.hdf5.safe import Tree, join
 
 __all__ = ["DIALECTS"]
@@ -36,7 +36,7 @@ def _trials(tree: Tree, options: Hdf5Options | None = None) -> list[str]:
 
 
 def _matches(tree: Tree, episode: str) -> bool:
-    return episode == "/" and any(tree.dataset(join(name, "actions")) is not None for name in _trials(tree)[:16])
+    return episode == "/" and any_shows(_trials(tree), lambda name: tree.dataset(join(name, "actions")) is not None)
 
 
 def _rate(tree: Tree, group: str) -> float | None:

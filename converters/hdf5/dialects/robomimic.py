@@ -35,6 +35,7 @@ from wdsmix.converters.hdf5.layout import (
 )
 from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST
 from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.rules import shape_of
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import (
     MAX_ATTRIBUTE_BYTES,
@@ -182,9 +183,9 @@ def demo_facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     groups = demo_groups(tree, options)
     width, rows = 0, 0
     for group in groups:
-        actions = _shape(tree, join(group, "actions"))
+        actions = shape_of(tree, join(group, "actions"))
         rows += actions[0] if actions else 0
-        width = width or (actions[1] if actions and len(actions) == 2 else 0)
+        width = width or (actions[1] if len(actions) == 2 else 0)
     if total is not None and total != rows:
         warnings.append(f"attribute total of /data says {total:g} rows, the demonstrations hold {rows}; ignored")
     kinds = controller_kinds(env, width)
@@ -200,14 +201,6 @@ def demo_facts(tree: Tree, options: Hdf5Options) -> FileFacts:
         warnings=warnings,
         details={"env_name": str(found.get("env_name", "") or "")[:_LONGEST]},
     )
-
-
-def _shape(tree: Tree, path: str) -> tuple[int, ...] | None:
-    try:
-        dataset = tree.dataset(path)
-    except Hdf5Error:
-        return None
-    return None if dataset is None else dataset.shape
 
 
 def _default_state(tree: Tree, group: str) -> list[str]:

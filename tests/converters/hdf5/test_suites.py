@@ -305,3 +305,17 @@ def test_d4rl_unequal_columns_are_a_fault_of_the_file(tmp_path):
         file["observations"] = np.zeros((7, 2))
     (ref,) = open_source(tmp_path, "--allow-no-camera").episodes()
     assert "first dimensions differ" in ref.fault
+
+
+def test_a_first_episode_that_leads_outside_costs_only_itself(demos, tmp_path):
+    sim.write_maniskill(tmp_path / "a.h5", demos)
+    sim.write_robohive(tmp_path / "b.h5", demos)
+    minari = sim.write_minari(tmp_path / "c", demos)
+    for path, name in ((tmp_path / "a.h5", "traj_0"), (tmp_path / "b.h5", "Trial0"), (minari, "episode_0")):
+        with h5py.File(path, "a") as file:
+            del file[f"{name}/actions"]
+            file[f"{name}/actions"] = h5py.ExternalLink("/etc/passwd", "/x")
+        first, *others = open_source(path).episodes()
+        assert "external link" in first.fault
+        assert first.fault_kind == "episode"
+        assert [ref.fault for ref in others] == [None, None]
