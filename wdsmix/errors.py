@@ -6,7 +6,7 @@ All of them pickle, so that a worker process can hand one to its parent.
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
 
 from wdsmix.texts import printable
 
@@ -31,7 +31,7 @@ class WdsmixError(Exception):
         self,
         message: str,
         *,
-        path: str | Path | None = None,
+        path: str | PurePath | None = None,
         where: str | None = None,
         expected: object = None,
         found: object = None,

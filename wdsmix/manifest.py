@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -236,7 +236,7 @@ def sealed(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"checksum": hashlib.sha256(canonical_json(blank)).hexdigest()})
 
 
-def check_seal(manifest: Manifest, path: str | Path) -> None:
+def check_seal(manifest: Manifest, path: str | PurePath) -> None:
     """Checks that a manifest says what it said when it was written.
 
     Raises:
@@ -261,7 +261,7 @@ def digest_of(manifest_bytes: bytes) -> str:
     return hashlib.sha256(manifest_bytes).hexdigest()
 
 
-def read_model(kind: type[_ModelT], data: bytes, path: str | Path) -> _ModelT:
+def read_model(kind: type[_ModelT], data: bytes, path: str | PurePath) -> _ModelT:
     """Parses a JSON file of a set.
 
     Raises:

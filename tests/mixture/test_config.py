@@ -101,7 +101,7 @@ def test_further_vectors_in_order_of_mention() -> None:
         (("sources", 1, "weight"), "much", ["sources[1].weight", "a number", "'much'"]),
         (("sources", 1, "name"), "lift", ["two sources", "'lift'"]),
         (("sources", 1, "name"), "", ["sources[1].name", "not empty"]),
-        (("sources", 0, "shards"), "s3://b/lift", ["sources[0]", "s3://", "not supported by this version"]),
+        (("sources", 0, "shards"), "s4://b/lift", ["sources[0].shards", "s4://", "no kind of URL", "s3://"]),
         (("sources",), [], ["sources", "at least 1"]),
         (("sources",), None, ["sources", "a list"]),
         (("sample", "normalize"), {"state": "meanstd"}, ["normalize.state", "did you mean 'mean_std'?"]),

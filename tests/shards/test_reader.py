@@ -272,8 +272,11 @@ def test_brace_patterns_and_addresses(folder: Path, tmp_path: Path) -> None:
     for bad in (f"{folder}/train-{{00000..00001", f"{{{folder},{tmp_path}}}/a.tar", f"{folder}/{{a,b}}.txt"):
         with pytest.raises(ConfigError):
             ShardSet(bad)
-    with pytest.raises(ConfigError, match="on disk"):
-        ShardSet("s3://bucket/set")
+    for bad in ("s4://bucket/set", "s3://user@bucket/set", "s3://bucket/{a,b}/x.tar"):
+        with pytest.raises(ConfigError):
+            ShardSet(bad)
+    assert len(ShardSet(folder.as_uri())) == 20
+    assert len(ShardSet(f"{folder.as_uri()}/train-{{00000..00001}}.tar")) == 14
 
 
 def test_statistics_and_digest(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from wdsmix.mixture.padding import padded_width
 from wdsmix.mixture.waypoints import Waypoints, action_mode, open_waypoints
 from wdsmix.shards.reader import ShardSet
 from wdsmix.stats import merge_stats
+from wdsmix.store.opening import UrlPath, is_url
 
 __all__ = ["Catalog", "Layout", "OpenSource", "open_catalog", "reopen_catalog"]
 
@@ -118,17 +119,21 @@ class Catalog:
         return {name: Normalizer(self.scales[name], width) for name, width in self.layout.dims.items()}
 
 
-def open_catalog(config: MixtureConfig) -> Catalog:
+def open_catalog(config: MixtureConfig, digests: Mapping[str, str] | None = None) -> Catalog:
     """Opens the sets of a mixture and settles the layout of its samples.
 
     Reads manifests, statistics and indexes; no shard.
+
+    Args:
+        config: The mixture.
+        digests: Source name -> digest of its set; None: sets in stores are of the version that latest.json names now.
 
     Raises:
         ConfigError: the sets don't fit the configuration or each other.
         DataError: a set is missing or damaged.
     """
     try:
-        sources = tuple(_open(place, config) for place in range(len(config.sources)))
+        sources = tuple(_open(place, config, digests or {}) for place in range(len(config.sources)))
         return Catalog(config=config, sources=sources, layout=_layout(config, sources), scales=_scales(config, sources))
     except ConfigError as error:
         if error.path is None and config.path is not None:
@@ -146,7 +151,8 @@ def reopen_catalog(config: MixtureConfig, digests: Mapping[str, str]) -> Catalog
     Raises:
         ConflictError: a set changed meanwhile.
     """
-    catalog = open_catalog(config)
+    sets = {name: digest.partition("/")[0] for name, digest in digests.items()}
+    catalog = open_catalog(config, {s.name: sets[s.name] for s in config.sources if is_url(s.shards)})
     for source in catalog.sources:
         if source.order.digest != digests[source.name]:
             raise ConflictError(
@@ -159,12 +165,18 @@ def reopen_catalog(config: MixtureConfig, digests: Mapping[str, str]) -> Catalog
     return catalog
 
 
-def _open(place: int, config: MixtureConfig) -> OpenSource:
+def _open(place: int, config: MixtureConfig, digests: Mapping[str, str]) -> OpenSource:
     source = config.sources[place]
     where = f"source {source.name!r}"
     folder, shards = _locate(source, config.folder)
     try:
-        opened = ShardSet(folder) if shards is None else ShardSet(folder, shards=shards)
+        opened = ShardSet(
+            folder,
+            shards=shards,
+            digest=digests.get(source.name),
+            cache_dir=config.cache_folder,
+            cache_limit=config.cache_limit,
+        )
     except WdsmixError as error:
         error.where = f"{where}: {error.where}" if error.where else where
         raise
@@ -225,14 +237,15 @@ def _open(place: int, config: MixtureConfig) -> OpenSource:
     )
 
 
-def _locate(source: SourceConfig, base: Path) -> tuple[Path, list[str] | None]:
-    """Folder of a source's set, and the shards named by a pattern (None: all)."""
+def _locate(source: SourceConfig, base: Path) -> tuple[PurePath, list[str] | None]:
+    """Folder or URL of a source's set, and the shards named by a pattern (None: all)."""
     where = f"source {source.name!r}: shards"
-    text = str(base / Path(source.shards).expanduser())
+    kind = UrlPath if is_url(source.shards) else Path
+    text = source.shards if kind is UrlPath else str(base / Path(source.shards).expanduser())
     if "{" not in text and not text.endswith(".tar"):
-        return Path(text), None
+        return kind(text), None
     try:
-        paths = [PurePosixPath(part) for part in braceexpand(text)]
+        paths = [kind(part) for part in braceexpand(text)]
     except UnbalancedBracesError as error:
         raise ConfigError("unbalanced braces", where=where, found=source.shards) from error
     folders = sorted({str(path.parent) for path in paths})
@@ -247,7 +260,7 @@ def _locate(source: SourceConfig, base: Path) -> tuple[Path, list[str] | None]:
     wrong = [path.name for path in paths if path.suffix != ".tar"]
     if wrong:
         raise ConfigError("a pattern names tars", where=where, expected="names that end in .tar", found=wrong[0])
-    return Path(folders[0]), list(dict.fromkeys(path.stem for path in paths))
+    return kind(folders[0]), list(dict.fromkeys(path.stem for path in paths))
 
 
 def _digest(digest: str, split: str, shards: list[str] | None) -> str:

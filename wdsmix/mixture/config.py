@@ -14,12 +14,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from yaml.constructor import ConstructorError
 
 from wdsmix.errors import ConfigError
 from wdsmix.mixture.action_form import ActionForm, as_form, check_modes
 from wdsmix.mixture.explain import did_you_mean, explain
+from wdsmix.store.opening import SCHEMES, is_url
 
 __all__ = [
     "CORE_VECTORS",
@@ -125,7 +135,8 @@ class SourceConfig(_Model):
     name: Name
     """Its name in the mixture: state and statistics go by it."""
     shards: Name
-    """The set's folder, or a brace pattern of its tars; relative to the file that says so."""
+    """The set's folder or URL (``s3://``, ``gs://``, ``az://``, ``http(s)://``), or a brace pattern of its tars; a path
+    is relative to the file that says so."""
     weight: Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
     """Share of the samples, relative to the other sources' weights."""
     embodiment: Name | None = None
@@ -138,15 +149,15 @@ class SourceConfig(_Model):
     norm_group: Name | None = None
     """Sources of one group are scaled by the statistics of all of them together."""
 
-    @model_validator(mode="after")
-    def _check(self) -> SourceConfig:
-        if "://" in self.shards:
-            scheme = self.shards.split("://")[0]
+    @field_validator("shards")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        scheme = value.partition("://")[0]
+        if is_url(value) and scheme.lower() not in SCHEMES:
             raise ValueError(
-                f"{scheme}:// is not supported by this version: object storage is to come; "
-                "copy the set to a disk and give its folder"
+                f"{scheme}:// is no kind of URL that is known: {', '.join(f'{known}://' for known in SCHEMES)}"
             )
-        return self
+        return value
 
 
 class GoalConfig(_Model):
@@ -254,6 +265,14 @@ class MixtureConfig(_Model):
     first_batch_timeout_s: Annotated[float, BeforeValidator(_no_bool), Field(ge=0)] = 300.0
     """After how many seconds without a first batch the run ends, naming what it waits for; 0: never."""
 
+    cache_dir: str | None = None
+    """Folder of the node's cache of sets that lie in stores, on a disk of the node; relative to the file that says so.
+    Default: what WDSMIX_CACHE_DIR names, else a folder below /var/tmp."""
+    cache_limit: Annotated[int, BeforeValidator(_as_bytes), Field(ge=1)] | None = None
+    """Bytes that the cache may take on the disk; default: half of what is free or taken by it."""
+    read_ahead: Annotated[int, BeforeValidator(_as_bytes), Field(ge=1)] = 2 * 2**30
+    """Bytes that a process fetches from stores ahead of their use, at most; they wait on the disk, not in memory."""
+
     _path: Path | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
 
@@ -266,6 +285,11 @@ class MixtureConfig(_Model):
     def folder(self) -> Path:
         """What relative paths are relative to: the file's folder, else the working directory."""
         return self._folder or Path.cwd()
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """``cache_dir``, where it is given."""
+        return None if self.cache_dir is None else self.folder / Path(self.cache_dir).expanduser()
 
     @classmethod
     def from_dict(

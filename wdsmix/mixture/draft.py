@@ -12,6 +12,7 @@ from wdsmix.errors import ConfigError
 from wdsmix.manifest import Manifest
 from wdsmix.mixture.config import CORE_VECTORS
 from wdsmix.shards.reader import ShardSet
+from wdsmix.store.opening import is_url
 
 __all__ = ["draft_mixture"]
 
@@ -22,7 +23,7 @@ def draft_mixture(sets: Sequence[str | Path], *, folder: Path, weights: Literal[
     """Text of a mixture.yaml.
 
     Args:
-        sets: Folders of shard sets.
+        sets: Folders or URLs of shard sets.
         folder: Where the file is to lie; the paths in it are relative to it.
         weights: ``frames``: as many samples of each source as it has frames; ``equal``: the same share for each.
 
@@ -51,10 +52,10 @@ def draft_mixture(sets: Sequence[str | Path], *, folder: Path, weights: Literal[
             f"embodiments: {{{', '.join(f'{_text(robot)}: {i}' for i, robot in enumerate(robots))}}}",
         ]
     lines += ["", f"# Shares of the samples, relative to each other ({_reason(weights)}).", "sources:"]
-    for i, shard_set in enumerate(opened):
+    for i in range(len(opened)):
         lines += [
             f"  - name: {_text(names[i])}",
-            f"    shards: {_text(os.path.relpath(shard_set.path.absolute(), folder.absolute()))}"
+            f"    shards: {_text(_place(sets[i], folder))}"
             f"  # {frames[i]:,} frames, {manifests[i].splits['train'].episodes:,} episodes",
             f"    weight: {frames[i] / sum(frames) if weights == 'frames' else 1 / len(frames):.6g}",
             *_waypoints(manifests[i]),
@@ -67,6 +68,11 @@ def draft_mixture(sets: Sequence[str | Path], *, folder: Path, weights: Literal[
         "block_bytes: 2MiB    # neighbouring bytes shuffled as one",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _place(shards: str | Path, folder: Path) -> str:
+    """A URL stays as it is, so that latest.json is followed whenever the mixture is opened."""
+    return str(shards) if is_url(shards) else os.path.relpath(Path(shards).absolute(), folder.absolute())
 
 
 def _waypoints(manifest: Manifest) -> list[str]:

@@ -35,6 +35,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._begun = self._written = time.monotonic()
         self._samples = self._batches = self._bytes = self._replaced = 0
+        self._fetched = self._reads = self._late = 0
         self._waited: float | None = None
         self._last = -1
         self._counts: dict[str, int] = {}
@@ -60,6 +61,9 @@ class Metrics:
             self._samples += note.samples
             self._bytes += note.nbytes
             self._replaced += note.replaced
+            self._fetched += note.fetched
+            self._reads += note.asked
+            self._late += note.waited
             if note.step > self._last:
                 self._last, self._counts = note.step, note.cursor["order"]["counts"]
             due = self._path is not None and time.monotonic() - self._written >= self._interval
@@ -78,7 +82,8 @@ class Metrics:
 
         ``shares``: asked, and realised since the first iteration or `rebase`; ``epochs``: passes over each source, over
         the whole run; ``wait_share``: how much of the time the consumer waited, null under DataLoader workers, where
-        only the DataLoader knows.
+        only the DataLoader knows; ``bytes_fetched``: what came from stores; ``cache_hits``: how many of the reads of
+        frames that lie in stores found them on the disk of the node, null where there were none.
         """
         with self._lock:
             elapsed = max(time.monotonic() - self._begun, 1e-9)
@@ -93,6 +98,8 @@ class Metrics:
                 "seconds": elapsed,
                 "samples_per_s": self._samples / elapsed,
                 "bytes_read": self._bytes,
+                "bytes_fetched": self._fetched,
+                "cache_hits": 1 - self._late / self._reads if self._reads else None,
                 "wait_share": None if self._waited is None else self._waited / elapsed,
                 "replaced": self._replaced,
                 "step": self._last,

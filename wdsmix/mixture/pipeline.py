@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,7 +125,7 @@ class Pipeline:
         self._ring = SlotRing(BatchMemory.size_of(self._fields), shared=shared)
         self._memories: dict[int, BatchMemory] = {}
         self._crew = Crew(threads, "wdsmix-decode")
-        self._few = max(1, min(_FEW, batch_size // (4 * threads)))
+        self._few = max(1, min(_FEW, batch_size // (2 * threads)))
         self._finished = 0
         self._ahead = read_ahead_of(catalog)
 
@@ -134,9 +134,17 @@ class Pipeline:
         """The process it belongs to: threads don't survive a fork."""
         return self._process
 
-    def start(self, job: Job) -> Pending:
-        """Begins to fill a batch."""
-        samples = self._assembler.locate(job.source, job.row, job.draw)
+    def locate(self, jobs: Sequence[Job]) -> list[Samples]:
+        """Finds the samples of several batches, in one go."""
+        if not jobs:
+            return []
+        source, row, draw = (np.concatenate([getattr(job, name) for job in jobs]) for name in ("source", "row", "draw"))
+        return self._assembler.locate(source, row, draw).split(self._rows)
+
+    def start(self, job: Job, samples: Samples | None = None) -> Pending:
+        """Begins to fill a batch, whose samples may be located already."""
+        if samples is None:
+            (samples,) = self.locate([job])
         if self._ahead is not None:
             self._ahead.follow(job, samples)
         slot = self._ring.take()

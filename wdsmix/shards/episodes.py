@@ -123,6 +123,7 @@ def read_episode(shards: ShardSet, i: int) -> EpisodeData:
     rows = slice(first, first + frames)
     images: dict[str, npt.NDArray[Any]] = {}
     masks: dict[str, npt.NDArray[np.bool_]] = {}
+    shard.prepare(first, first + frames)
     for t in range(frames):
         members = shard.members(first + t)
         for slot, camera in manifest.cameras.items():

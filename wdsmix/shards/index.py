@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class EpisodeIndex:
 
     def __init__(
         self,
-        path: Path,
+        path: PurePath,
         data: pa.Buffer,
         shards: Sequence[str],
         chosen: Set[str] | None = None,

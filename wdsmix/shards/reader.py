@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from braceexpand import braceexpand
+import pyarrow as pa
 
 from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.manifest import FORMAT_VERSION, FileEntry, Manifest, Stats, check_seal, digest_of, read_model
 from wdsmix.shards.frames import check_crc, map_file
 from wdsmix.shards.index import EpisodeIndex
+from wdsmix.shards.remote import CacheOptions, RemoteSet, locate, open_remote
 from wdsmix.shards.shardfile import EpisodeRows, ShardFile
+from wdsmix.store.opening import UrlPath, is_url
 
 if TYPE_CHECKING:
     import webdataset
 
     from wdsmix.shards.episodes import EpisodeData, EpisodeDataset
+    from wdsmix.store.cached import Counts
 
 __all__ = ["Frame", "ShardFile", "ShardSet"]
 
@@ -70,27 +74,48 @@ class ShardSet:
     Safe to use from many threads, to fork and to pickle: a copy opens its files again when first used, and refuses a
     set that changed meanwhile.
 
+    Of a set in a store, latest.json is followed once: object and copies stay on that version. Its small files and the
+    ranges of its tars that are read go to this node's disk cache.
+
     Args:
-        path: Folder of the set, or a brace pattern of its tars such as ``sets/lift/train-{00000..00003}.tar``.
+        path: Folder or URL of the set (``s3://``, ``gs://``, ``az://``, ``http(s)://``), or a brace pattern of its tars
+            such as ``sets/lift/train-{00000..00003}.tar``.
         shards: Names of shards to look at, in any order; None: all, or those of the pattern. Rows, episodes and
             ``len`` count only these.
+        digest: The version that it must be; None: any.
+        cache_dir: Folder of the cache; None: what WDSMIX_CACHE_DIR names, else one below /var/tmp.
+        cache_limit: Bytes that the cache may take; None: half of what is free or taken by it.
+
+    Attributes:
+        path: Its folder, or the URL of its version.
 
     Raises:
         DataError: not a finished set, or damaged.
         ConfigError: a shard that the set does not have, or not a pattern of one folder's tars.
+        StorageError: the store can't be reached or refuses.
     """
 
-    def __init__(self, path: str | Path, *, shards: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | PurePath,
+        *,
+        shards: Sequence[str] | None = None,
+        digest: str | None = None,
+        cache_dir: str | Path | None = None,
+        cache_limit: int | None = None,
+    ) -> None:
         self.path, pattern = _locate(path)
         names = pattern if shards is None else shards
         self._chosen = None if names is None else frozenset(names)
-        self._digest: str | None = None
+        self._digest: str | None = digest
+        self._cache: CacheOptions = cache_dir, cache_limit
         self._reset()
         self._load()
 
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._remote: RemoteSet | None = None
         self._manifest: Manifest | None = None
         self._index: EpisodeIndex | None = None
         self._stats: Stats | None = None
@@ -99,10 +124,12 @@ class ShardSet:
         self._shards: OrderedDict[int, ShardFile] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path.absolute(), "chosen": self._chosen, "digest": self._digest}
+        path = self.path.absolute() if isinstance(self.path, Path) else self.path
+        return {"path": path, "chosen": self._chosen, "digest": self._digest, "cache": self._cache}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path, self._chosen, self._digest = state["path"], state["chosen"], state["digest"]
+        self._cache = state["cache"]
         self._reset()
 
     def __enter__(self) -> ShardSet:
@@ -137,7 +164,7 @@ class ShardSet:
             return self._manifest, self._index
         with self._guard():
             if self._manifest is None or self._index is None:
-                manifest, digest = _read_manifest(self.path)
+                manifest, digest = self._open()
                 if self._digest is not None and digest != self._digest:
                     raise ConflictError(
                         "the set has changed since it was opened",
@@ -159,9 +186,9 @@ class ShardSet:
                         expected=_span(manifest.shards),
                         found=unknown[0],
                     )
-                index = EpisodeIndex.open(
+                index = EpisodeIndex(
                     self.path / "index.parquet",
-                    files["index.parquet"],
+                    self._read("index.parquet", files["index.parquet"]),
                     manifest.shards,
                     self._chosen,
                     manifest.counts.episodes,
@@ -180,6 +207,28 @@ class ShardSet:
                 self._manifest, self._index = manifest, index
             return self._manifest, self._index
 
+    def _open(self) -> tuple[Manifest, str]:
+        """Manifest and digest; settles where the set lies."""
+        if not isinstance(self.path, Path):
+            found = open_remote(str(self.path), self._digest, self._cache)
+            if isinstance(found, RemoteSet):
+                self._remote, self.path = found, found.path
+                return found.manifest, found.digest
+            self.path = found
+        return _read_manifest(self.path)
+
+    def _read(self, name: str, entry: FileEntry) -> pa.Buffer:
+        """A small file, mapped and checked."""
+        with self._named():
+            path = Path(self.path) / name if self._remote is None else self._remote.file(name)
+            data = map_file(path, entry)
+            check_crc(path, data, entry)
+            return data
+
+    def _named(self) -> contextlib.AbstractContextManager[None]:
+        """Errors inside name the set, wherever the bytes come from."""
+        return contextlib.nullcontext() if self._remote is None else self._remote.named()
+
     @property
     def manifest(self) -> Manifest:
         """What the set is."""
@@ -197,6 +246,12 @@ class ShardSet:
         return self._digest or ""
 
     @property
+    def counts(self) -> Counts | None:
+        """What this process fetched and read of sets in stores; None for a set on a disk."""
+        self._load()
+        return None if self._remote is None else self._remote.counts
+
+    @property
     def splits(self) -> list[str]:
         """Splits that occur, as ``index.split`` counts them."""
         return self.index.splits
@@ -210,10 +265,8 @@ class ShardSet:
         """
         self._load()
         if self._stats is None:
-            path, entry = self.path / "stats.json", self._files["stats.json"]
-            data = map_file(path, entry)
-            check_crc(path, data, entry)
-            self._stats = read_model(Stats, data.to_pybytes(), path)
+            data = self._read("stats.json", self._files["stats.json"])
+            self._stats = read_model(Stats, data.to_pybytes(), self.path / "stats.json")
         return self._stats
 
     def shard(self, k: int) -> ShardFile:
@@ -230,14 +283,17 @@ class ShardSet:
             raise IndexError(f"shard {k} of {len(manifest.shards)}")
         if self._chosen is not None and manifest.shards[k] not in self._chosen:
             raise IndexError(f"shard {manifest.shards[k]} was not chosen")
-        with self._guard():
+        remote = self._remote
+        if remote is not None and k not in self._shards:  # before the lock: others may open other shards meanwhile
+            remote.file(f"{manifest.shards[k]}.frames.arrow")
+        with self._guard(), self._named():
             found = self._shards.get(k)
             if found is not None:
                 self._shards.move_to_end(k)
                 return found
             first, stop = self._bounds[k : k + 2].tolist()
             opened = ShardFile(
-                self.path,
+                Path(self.path) if remote is None else remote.folder,
                 manifest.shards[k],
                 self._files,
                 {name: vector.width for name, vector in manifest.vectors.items()},
@@ -247,6 +303,7 @@ class ShardSet:
                     index.offset[first:stop],
                     index.length[first:stop],
                 ),
+                remote=None if remote is None else remote.tar(k),
             )
             self._shards[k] = opened
             while len(self._shards) > _OPEN_SHARDS:
@@ -407,24 +464,12 @@ def _version(data: bytes) -> object:
         return FORMAT_VERSION
 
 
-def _locate(path: str | Path) -> tuple[Path, list[str] | None]:
-    """Folder of a set, and the shards that a pattern names (None: all)."""
-    text = str(path)
-    if "://" in text:
-        raise ConfigError("only sets on disk can be opened", where=text, hint="fetch it to a folder first")
-    if Path(path).is_dir() or not ("{" in text or text.endswith(".tar")):
+def _locate(path: str | PurePath) -> tuple[PurePath, list[str] | None]:
+    """Folder or URL of a set, and the shards that a pattern names (None: all)."""
+    if not is_url(path) and Path(path).is_dir():
         return Path(path), None
-    try:
-        tars = [Path(part) for part in braceexpand(text)]
-    except ValueError as error:
-        raise ConfigError("unbalanced braces", where=text) from error
-    wrong = [tar for tar in tars if tar.suffix != ".tar"]
-    if wrong:
-        raise ConfigError("a pattern names tars", where=text, expected="names that end in .tar", found=wrong[0].name)
-    folders = sorted({str(tar.parent) for tar in tars})
-    if len(folders) > 1:
-        raise ConfigError("a pattern stays within one set", where=text, found=f"{folders[0]} and {folders[1]}")
-    return Path(folders[0]), [tar.stem for tar in tars]
+    folder, names = locate(str(path))
+    return UrlPath(folder) if is_url(path) else Path(folder), names
 
 
 def _span(names: Sequence[str]) -> str:

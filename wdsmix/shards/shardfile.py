@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -15,6 +15,9 @@ from wdsmix.manifest import FileEntry
 from wdsmix.shards.frames import map_file, read_frames
 from wdsmix.shards.pages import Pages
 from wdsmix.shards.tario import END, iter_members, split_name
+
+if TYPE_CHECKING:
+    from wdsmix.store.cached import CachedTar
 
 __all__ = ["EpisodeRows", "ShardFile"]
 
@@ -33,10 +36,13 @@ class EpisodeRows(NamedTuple):
 class ShardFile:
     """One shard, N frames. All arrays are views of mapped files and can't be written to.
 
+    Of a shard that lies in a store, ``tar`` holds what was fetched: whoever reads it calls ``pages.touch`` before.
+
     Attributes:
         name: Such as ``train-00000``.
-        path: Its tar.
+        path: Its tar, or the tar's URL.
         tar: uint8 [bytes of the tar].
+        remote: The tar in this node's cache, if it lies in a store; else None.
         offset: uint64 [N], first byte of the frame in the tar.
         length: uint32 [N], bytes of the frame, headers and padding included.
         crc32c: uint32 [N], over exactly those bytes.
@@ -58,27 +64,34 @@ class ShardFile:
         episodes: EpisodeRows | None = None,
         *,
         verify: bool = True,
+        remote: CachedTar | None = None,
     ) -> None:
         """Maps a shard.
 
         Args:
-            folder: Folder of the set.
+            folder: Folder of the set, or of its small files.
             name: Name of the shard.
             files: What the manifest says of the files of the set, by name.
             vectors: Name -> width.
             episodes: What the index says of it; None: not compared.
             verify: Whether to check the crc32c of the frame table, which reads it once.
+            remote: The tar, if it lies in a store.
 
         Raises:
             DataError: a file is missing or damaged, or the three of manifest, index and frame table disagree.
         """
         self.name = name
-        self.path = Path(folder) / f"{name}.tar"
+        self.remote = remote
+        self.path: PurePath = Path(folder) / f"{name}.tar" if remote is None else remote.path
         table_path = Path(folder) / f"{name}.frames.arrow"
-        for path in (self.path, table_path):
+        for path in (Path(folder) / f"{name}.tar", table_path):
             if path.name not in files:
                 raise DataError("the manifest does not list the file", path=path)
-        self.tar: UInt8Array = np.frombuffer(map_file(self.path, files[self.path.name]), np.uint8)
+        self.tar: UInt8Array
+        if remote is None:
+            self.tar = np.frombuffer(map_file(Path(folder) / f"{name}.tar", files[f"{name}.tar"]), np.uint8)
+        else:
+            self.tar = remote.data
         table = read_frames(table_path, files[table_path.name], vectors, verify=verify)
         self.offset: npt.NDArray[np.uint64] = table.columns["offset"]
         self.length: npt.NDArray[np.uint32] = table.columns["length"]
@@ -92,7 +105,7 @@ class ShardFile:
         self.present = table.present
         self.complete = frozenset(name for name, there in self.present.items() if there.all())
         """Vectors that every frame has."""
-        self.pages = Pages(self.tar)
+        self.pages: Pages | CachedTar = remote or Pages(self.tar)
         self._check_places(table_path)
         if episodes is not None:
             self._check_episodes(table_path, episodes)
@@ -147,13 +160,21 @@ class ShardFile:
             row: 0 to N - 1.
             verify: Whether to check its crc32c.
 
+        Returns:
+            uint8, a view; of a shard in a store, a copy.
+
         Raises:
             DataError: the bytes are not those that were written.
         """
         start = int(self.offset[row])
-        data = self.tar[start : start + int(self.length[row])]
+        stop = start + int(self.length[row])
+        if self.remote is not None:
+            self.remote.touch(start, stop)
+        data = self.tar[start:stop] if self.remote is None else self.tar[start:stop].copy()
         if verify:
             found = google_crc32c.value(data)
+            if found != int(self.crc32c[row]) and self.renew(row):
+                return self.raw(row, verify=verify)
             if found != int(self.crc32c[row]):
                 raise DataError(
                     "damaged frame: its checksum is wrong",
@@ -164,6 +185,16 @@ class ShardFile:
                     hint="the shard was changed or damaged after it was written: fetch or convert it again",
                 )
         return data
+
+    def renew(self, row: int) -> bool:
+        """Reads a damaged frame once more from the store, past the cache; whether it is whole now. Not on a disk."""
+        start, length = int(self.offset[row]), int(self.length[row])
+        return self.remote is not None and self.remote.renew(start, start + length, int(self.crc32c[row]))
+
+    def prepare(self, first: int, stop: int) -> None:
+        """Says that rows ``first`` to ``stop`` will be read: what of them lies in a store is fetched in one go."""
+        if self.remote is not None and stop > first:
+            self.remote.touch(int(self.offset[first]), int(self.offset[stop - 1]) + int(self.length[stop - 1]))
 
     def sample(self, row: int, verify: bool = True) -> tuple[str, dict[str, UInt8Array]]:
         """Sample key and files of a frame, as the tar has them (an adopted tar has its own keys).

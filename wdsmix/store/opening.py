@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from wdsmix.errors import ConfigError
 from wdsmix.store.base import Store
 from wdsmix.store.retry import StoreOptions
 
-__all__ = ["SCHEMES", "is_url", "open_store"]
+__all__ = ["SCHEMES", "UrlPath", "is_url", "open_store"]
 
 SCHEMES = ("file", "s3", "gs", "az", "http", "https")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def is_url(text: str | Path) -> bool:
+class UrlPath(PurePosixPath):
+    """A URL that is put together as a path is."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text.replace(":/", ":///" if text.startswith("file:") else "://", 1)
+
+
+def is_url(text: str | PurePath) -> bool:
     """Whether a text names a store by URL; all else is a path."""
-    return isinstance(text, str) and _SCHEME.match(text) is not None
+    return isinstance(text, UrlPath) or (isinstance(text, str) and _SCHEME.match(text) is not None)
 
 
-def open_store(url: str | Path, options: StoreOptions | None = None) -> Store:
+def open_store(url: str | PurePath, options: StoreOptions | None = None) -> Store:
     """The store of a URL or folder. No request is made.
 
     Args:

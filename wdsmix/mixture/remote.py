@@ -1,0 +1,331 @@
+"""Reading ahead: what the next batches need of sets that lie in stores is fetched before they are built.
+
+The order is arithmetic, so that what comes is known. Two kinds of calls go to threads of their own:
+
+- *demand*: frames of a batch that has just been started and whose blocks are not there yet. A chunk or two a frame, so
+  that the first batches come soon.
+- *ahead*: whole blocks, in the order of their first use, up to a window of draws (in which the order of a source turns
+  over its blocks) and a number of bytes before that.
+
+All processes of a node plan the same and share the cache: what one fetches the others leave alone. A rank plans the
+streams that its own batches are drawn from. An error is left to the thread that needs the bytes: it tries once more,
+and raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import get_worker_info
+
+from wdsmix.errors import DataError, WdsmixError
+from wdsmix.mixture.assemble import Assembler, Hand, Samples
+from wdsmix.mixture.batch import BatchMemory
+from wdsmix.mixture.blocks import blocks_of
+from wdsmix.mixture.catalog import Catalog, OpenSource
+from wdsmix.mixture.config import MixtureConfig
+from wdsmix.mixture.crew import Crew
+from wdsmix.mixture.order import SourceOrder
+from wdsmix.shards.shardfile import ShardFile
+from wdsmix.store.cached import Counts
+
+if TYPE_CHECKING:
+    from wdsmix.mixture.pipeline import Job
+
+__all__ = ["ReadAhead", "read_ahead_of"]
+
+_log = logging.getLogger("wdsmix")
+
+Int64Array = npt.NDArray[np.int64]
+
+_CONNECTIONS = 8
+_STEP = 16  # parts of a window in which it is planned
+_JOBS = 8  # of an evaluation, planned ahead
+_FAINT = 0.25  # of the mean: a stream that gives a rank less is left to demand
+
+
+class _Planned:
+    """A run of rows that is fetched ahead, or has been."""
+
+    __slots__ = ("bytes", "last", "ready", "rows")
+
+    def __init__(self, rows: range, last: int, size: int) -> None:
+        self.rows, self.last, self.bytes = rows, last, size
+        self.ready = False
+
+
+class _Source:
+    """What is planned of one source."""
+
+    def __init__(self, opened: OpenSource, order: SourceOrder, offsets: Sequence[int], config: MixtureConfig) -> None:
+        self.opened, self.order = opened, order
+        frames = opened.order
+        self._blocks = blocks_of(
+            frames=frames.frames,
+            lengths=frames.lengths,
+            offsets=frames.offsets,
+            shards=frames.shards,
+            block_bytes=config.block_bytes,
+        )
+        self.window = min(config.window, order.size)
+        self._reach = min(offsets, default=0), max(offsets, default=0)
+        self.mean = float(opened.order.lengths.sum()) / order.size
+        self.until = -1
+        """Draw up to which it is planned; -1: nothing yet."""
+        self.planned: dict[int, _Planned] = {}
+        """By first row."""
+        self.waiting: deque[tuple[int, int]] = deque()
+        """(First draw, bytes) of what was planned and is not drawn from yet."""
+        self.streams = np.zeros(config.streams)
+
+    def restart(self, draw: int) -> None:
+        """Plans from a draw on; what was planned before does not count any more."""
+        self.until = draw
+        self.planned.clear()
+        self.waiting.clear()
+
+    def sees(self, draw: Int64Array) -> None:
+        """Learns from the draws of a batch which streams this rank reads."""
+        self.streams *= 0.9
+        self.streams += np.bincount(draw % self.order.size % len(self.streams), minlength=len(self.streams))
+
+    def plan(self, count: int) -> list[_Planned]:
+        """Blocks that the next ``count`` draws need and that are not planned yet, in the order of first use."""
+        first = self.until
+        rows, streams = self.order.rows(first, count)
+        self.until += count
+        mine = self.streams >= _FAINT * self.streams.mean()
+        draws = np.flatnonzero(mine[streams])
+        rows = rows[draws]
+        low, high = self._bounds(rows)
+        blocks = np.concatenate(
+            [self._block(np.clip(rows + reach, low, high)) for reach in dict.fromkeys((0, *self._reach))]
+        )
+        draws = first + np.tile(draws, len(blocks) // max(len(draws), 1))
+        found: list[_Planned] = []
+        numbers, place = np.unique(blocks, return_index=True)
+        last = {int(b): int(d) for b, d in zip(blocks, draws, strict=True)}
+        for k in np.argsort(draws[place], kind="stable").tolist():
+            number, draw = int(numbers[k]), int(draws[place[k]])
+            begin = int(self._blocks.first[number])
+            span = range(begin, begin + int(self._blocks.count[number]))
+            known = self.planned.get(span.start)
+            if known is not None:
+                known.last = max(known.last, last[number])
+                continue
+            made = self.planned[span.start] = _Planned(span, last[number], int(len(span) * self.mean))
+            self.waiting.append((draw, made.bytes))
+            found.append(made)
+        return found
+
+    def _block(self, rows: Int64Array) -> Int64Array:
+        return np.searchsorted(self._blocks.first, rows, side="right") - 1
+
+    def _bounds(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        episode = np.searchsorted(self.opened.ends, rows, side="right")
+        return self.opened.ends[episode] - self.opened.frames[episode], self.opened.ends[episode] - 1
+
+    def is_ready(self, rows: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether the block of each row has been fetched: bool [N]."""
+        starts = self._blocks.first[self._block(rows)]
+        ready = [(known := self.planned.get(start)) is not None and known.ready for start in starts.tolist()]
+        return np.array(ready, dtype=bool)
+
+    def passed(self, draw: int) -> list[_Planned]:
+        """Forgets blocks that all draws before ``draw`` have used up; returns them."""
+        while self.waiting and self.waiting[0][0] < draw:
+            self.waiting.popleft()
+        gone = [known for known in self.planned.values() if known.last < draw - self.window]
+        for known in gone:
+            del self.planned[known.rows.start]
+        return gone
+
+    def ahead(self) -> int:
+        """Bytes planned and not drawn from yet."""
+        return sum(size for _, size in self.waiting)
+
+    def span(self, rows: range) -> tuple[ShardFile, int, int]:
+        """Shard and bytes of rows that lie side by side in one shard; opens it."""
+        opened = self.opened
+        e = int(np.searchsorted(opened.ends, rows.start, side="right"))
+        shard = opened.set.shard(int(opened.shard[e]))
+        first = int(opened.first_row[e]) + rows.start - int(opened.ends[e] - opened.frames[e])
+        last = first + len(rows) - 1
+        return shard, int(shard.offset[first]), int(shard.offset[last]) + int(shard.length[last])
+
+    def pieces(self, start: int, stop: int) -> list[range]:
+        """Rows ``start`` to ``stop`` cut where the shard changes, or its rows do not follow each other."""
+        opened = self.opened
+        stop = min(stop, int(opened.ends[-1]))
+        cuts = [start]
+        if stop > start:
+            e = np.arange(*np.searchsorted(opened.ends, [start, stop - 1], side="right"))  # all but the last
+            follows = (opened.shard[e + 1] == opened.shard[e]) & (
+                opened.first_row[e + 1] == opened.first_row[e] + opened.frames[e]
+            )
+            cuts += opened.ends[e][~follows].tolist()
+        return [range(a, b) for a, b in zip(cuts, [*cuts[1:], stop], strict=True) if b > a]
+
+
+class ReadAhead:
+    """Fetches what a pipeline will need. Its methods are called by the thread that starts jobs, and never wait.
+
+    Args:
+        catalog: The opened mixture.
+        sources: Places of the sources that lie in stores.
+    """
+
+    def __init__(self, catalog: Catalog, sources: Sequence[int]) -> None:
+        orders = catalog.new_order().orders
+        offsets = catalog.layout.offsets
+        config = catalog.config
+        self._sources = {place: _Source(catalog.sources[place], orders[place], offsets, config) for place in sources}
+        self._budget = config.read_ahead
+        info = get_worker_info()
+        threads = max(2, _CONNECTIONS // (1 if info is None else info.num_workers))
+        self._demand = Crew(threads, "wdsmix-demand")
+        self._ahead = Crew(threads, "wdsmix-ahead")
+        self._last: tuple[int, int] | None = None
+        self._counts = [source.set.counts for source in catalog.sources if source.set.counts is not None]
+
+    def follow(self, job: Job, samples: Samples) -> None:
+        """A batch is started: has its frames fetched, and what comes after it."""
+        for place, source in self._sources.items():
+            (mine,) = np.nonzero(samples.source == place)
+            if len(mine):
+                self._ask(source, samples, mine)
+                source.sees(job.draw[mine])
+        if job.cursor:
+            self._look_ahead(job.cursor["order"]["counts"])
+        else:
+            self._look_on(job)
+
+    def _ask(self, source: _Source, samples: Samples, mine: Int64Array) -> None:
+        """Has frames of a batch fetched whose blocks are not there yet."""
+        rows = samples.row[mine, None] - samples.frame[mine, None] + samples.observed[mine]
+        late = ~source.is_ready(rows.reshape(-1)).reshape(rows.shape)
+        (b, t) = np.nonzero(late)
+        b = mine[b]
+        shard = samples.shard[b]
+        at = samples.first_row[b] + samples.observed[b, t]
+        goal = samples.goal
+        if goal is not None:
+            shard, at = np.concatenate([shard, goal.shard[mine]]), np.concatenate([at, goal.shard_row[mine]])
+        for number in np.unique(shard).tolist():
+            call = functools.partial(self._fetch_frames, source.opened, number, np.unique(at[shard == number]))
+            self._demand.submit(call)
+
+    def _fetch_frames(self, opened: OpenSource, number: int, at: Int64Array) -> None:
+        try:
+            shard = opened.set.shard(number)
+            if shard.remote is None:
+                return
+            for start, length in zip(shard.offset[at].tolist(), shard.length[at].tolist(), strict=True):
+                if self._demand.stopped:
+                    return
+                shard.remote.prefetch(start, start + length)
+        except WdsmixError as error:
+            _log.debug("left to the thread that needs it: %s", error)
+
+    def _look_ahead(self, counts: dict[str, int]) -> None:
+        """Plans from where the order stands after a batch."""
+        ahead = sum(source.ahead() for source in self._sources.values())
+        for source in self._sources.values():
+            now = counts[source.opened.name]
+            if not now <= source.until <= now + 2 * source.window:
+                source.restart(now)
+            for gone in source.passed(now):
+                self._ahead.submit(functools.partial(self._finish_block, source, gone))
+            step = max(1, source.window // _STEP)
+            while source.until + step <= now + source.window and ahead < self._budget:
+                for planned in source.plan(step):
+                    ahead += planned.bytes
+                    self._ahead.submit(functools.partial(self._fetch_block, source, planned))
+
+    def _look_on(self, job: Job) -> None:
+        """Plans an evaluation, whose batches follow each other at equal distances."""
+        place, row = int(job.source[0]), int(job.row[0])
+        last, self._last = self._last, (place, row)
+        source = self._sources.get(place)
+        if source is None or last is None or last[0] != place or row <= last[1]:
+            return
+        stride, size = row - last[1], len(job.row)
+        if source.until < row or source.until > row + (_JOBS + 1) * stride:
+            source.restart(row + stride)
+        while source.until <= row + _JOBS * stride:
+            for rows in source.pieces(source.until, source.until + size):
+                planned = _Planned(rows, source.until, 0)
+                self._ahead.submit(functools.partial(self._fetch_block, source, planned))
+            source.until += stride
+
+    def _fetch_block(self, source: _Source, planned: _Planned) -> None:
+        if self._ahead.stopped:
+            return
+        try:
+            shard, start, stop = source.span(planned.rows)
+            planned.ready = shard.remote is None or shard.remote.prefetch(start, stop)
+        except WdsmixError as error:
+            _log.debug("not fetched ahead: %s", error)
+
+    def _finish_block(self, source: _Source, gone: _Planned) -> None:
+        try:
+            shard, start, stop = source.span(gone.rows)
+            if shard.remote is not None:
+                shard.remote.finished(start, stop)
+        except WdsmixError as error:
+            _log.debug("not marked: %s", error)
+
+    def mend(
+        self, assembler: Assembler, samples: Samples, memory: BatchMemory, hand: Hand, failed: dict[int, BaseException]
+    ) -> None:
+        """Has the damaged frames of samples that failed read once more from the store, and fills those samples again.
+
+        Args:
+            assembler: Of the batch.
+            samples: Of the batch.
+            memory: The batch.
+            hand: Told what is being done.
+            failed: Sample -> why it can't be read; what is well afterwards is taken out.
+        """
+        for b in [b for b, error in failed.items() if isinstance(error, DataError)]:
+            try:
+                renewed = self._renew(samples, b)
+            except WdsmixError as error:
+                failed[b] = error
+                continue
+            if renewed:
+                del failed[b]
+                assembler.fill_pictures(samples, memory, range(b, b + 1), hand, failed)
+
+    def _renew(self, samples: Samples, b: int) -> bool:
+        source = self._sources.get(int(samples.source[b]))
+        if source is None:
+            return False
+        frames = {(int(samples.shard[b]), int(samples.first_row[b] + frame)) for frame in samples.observed[b]}
+        if samples.goal is not None:
+            frames.add((int(samples.goal.shard[b]), int(samples.goal.shard_row[b])))
+        renewed = False
+        for number, row in sorted(frames):
+            shard = source.opened.set.shard(number)
+            start = int(shard.offset[row])
+            data = shard.tar[start : start + int(shard.length[row])]
+            if google_crc32c.value(data) != int(shard.crc32c[row]):
+                renewed |= shard.renew(row)
+        return renewed
+
+    def take_counts(self) -> Counts:
+        """What was counted since the last call."""
+        return self._counts[0].take() if self._counts else Counts()
+
+
+def read_ahead_of(catalog: Catalog) -> ReadAhead | None:
+    """One for a mixture of which some sources lie in stores; None where all lie on disks."""
+    places = [source.id for source in catalog.sources if source.set.counts is not None]
+    return ReadAhead(catalog, places) if places else None

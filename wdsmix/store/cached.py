@@ -1,0 +1,599 @@
+"""The tars of one set as far as this node has them: sparse files, a shared table of what is there, and locks.
+
+A folder of the cache, shared by all processes of the node that read this version of this set::
+
+    manifest.json, index.parquet, train-00000.frames.arrow ...   whole files: written beside, checked, renamed
+    train-00000.sparse ...    as long as the tar; bytes that were not fetched are holes
+    table                     mapped by all: ETag of each tar, last use of each region, a byte for each chunk there is
+
+A *chunk* (64 KiB) is there or not; it is marked after its bytes are written. A *region* (2 MiB) is what is given up at
+once. Four kinds of bytes of ``table`` are locked: a process *uses* the set, *keeps* a region (shared) or gives it up
+(exclusive), *fetches* a chunk (exclusive), or a whole file. Locks end with their process, so that a killed one leaves
+neither a stale lock nor a chunk that is only marked; whoever needs the chunk fetches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import mmap
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wdsmix.errors import ConflictError, DataError, StorageError
+from wdsmix.manifest import FileEntry
+from wdsmix.store.base import Store
+from wdsmix.store.locks import FileLocks
+from wdsmix.store.opening import UrlPath
+from wdsmix.store.reader import ObjectReader
+
+__all__ = ["CHUNK", "REGION", "CachedSet", "CachedTar", "Counts", "Table", "place_file"]
+
+CHUNK = 16  # bits
+REGION = 21  # bits
+REQUEST = 8 << 20
+"""Most bytes of one request."""
+
+_ETAG = 128  # bytes of a record
+_DONE = 1 << 31
+_USE, _FILES, _REGIONS, _CHUNKS = 1 << 40, 2 << 40, 3 << 40, 4 << 40  # where the locks of each kind begin
+_TICK = 0.004  # s between two looks at what another process fetches
+_PATIENCE = 60.0  # s without any progress after which a chunk is fetched though another process seems to do so
+_GENERATION = 5.0  # s; a region is kept for one to two of them after its last use
+_GENERATIONS = 250
+
+
+class Table:
+    """What is there of each tar; a mapped file, all zeros at first.
+
+    Args:
+        path: The file.
+        sizes: Bytes of each tar.
+    """
+
+    def __init__(self, path: Path, sizes: Sequence[int]) -> None:
+        self.sizes = list(sizes)
+        chunks = [-(-size >> CHUNK) for size in sizes]
+        regions = [-(-size >> REGION) for size in sizes]
+        self.first_chunk = [0, *itertools.accumulate(chunks)]
+        self.first_region = [0, *itertools.accumulate(regions)]
+        used = len(sizes) * _ETAG
+        have = used + 4 * self.first_region[-1]
+        length = max(have + self.first_chunk[-1], 1)
+        self.locks = FileLocks(path)
+        if os.fstat(self.locks.handle).st_size < length:
+            os.ftruncate(self.locks.handle, length)
+        self._map = mmap.mmap(self.locks.handle, length)
+        self.etags = memoryview(self._map)[:used]
+        self.used: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32, self.first_region[-1], used)
+        """uint32 [regions]: s since 1970 of the last use; with the highest bit: not needed again for long."""
+        self.have: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.first_chunk[-1], have)
+        """uint8 [chunks]: 1 for a chunk that is there."""
+
+    def etag(self, k: int) -> str:
+        """The ETag that tar ``k`` was first seen with; empty before that."""
+        return bytes(self.etags[k * _ETAG : (k + 1) * _ETAG]).rstrip(b"\0").decode(errors="replace")
+
+    def set_etag(self, k: int, etag: str) -> None:
+        """Notes it, if it fits."""
+        data = etag.encode()
+        if len(data) <= _ETAG:
+            self.etags[k * _ETAG : (k + 1) * _ETAG] = data.ljust(_ETAG, b"\0")
+
+    def region_chunks(self, region: int) -> tuple[int, int, int]:
+        """Tar of a region, and its first chunk and the one after its last, both over all tars."""
+        k = int(np.searchsorted(self.first_region, region, side="right")) - 1
+        first = region - self.first_region[k] << REGION - CHUNK
+        count = self.first_chunk[k + 1] - self.first_chunk[k]
+        last = min(first + (1 << REGION - CHUNK), count)
+        return k, self.first_chunk[k] + first, self.first_chunk[k] + last
+
+    def lock_use(self) -> bool:
+        """Whether this process could say that it uses the set: not while it is being removed."""
+        return self.locks.take(_USE, shared=True)
+
+    def lock_removal(self) -> bool:
+        """Whether nobody uses the set, and nobody will until the lock is dropped or the file is gone."""
+        return self.locks.take(_USE)
+
+    def lock_region(self, region: int, *, shared: bool) -> bool:
+        """Keeps a region, or takes it to give it up."""
+        return self.locks.take(_REGIONS + region, shared=shared)
+
+    def drop_region(self, region: int) -> None:
+        """Ends either."""
+        self.locks.drop(_REGIONS + region)
+
+    def lock_chunks(self, first: int, stop: int) -> bool:
+        """Takes chunks to fetch them."""
+        return self.locks.take(_CHUNKS + first, stop - first)
+
+    def drop_chunks(self, first: int, stop: int) -> None:
+        """Ends that."""
+        self.locks.drop(_CHUNKS + first, stop - first)
+
+    def lock_file(self, number: int) -> bool:
+        """Takes a whole file to fetch it."""
+        return self.locks.take(_FILES + number)
+
+    def drop_file(self, number: int) -> None:
+        """Ends that."""
+        self.locks.drop(_FILES + number)
+
+
+class Counts:
+    """What a process did with the sets of its cache; sums of many threads, good enough for a report."""
+
+    def __init__(self) -> None:
+        self.fetched = 0
+        """Bytes that came from stores."""
+        self.asked = 0
+        """Reads of frames."""
+        self.waited = 0
+        """Of these, how many had to wait for the store."""
+
+    def take(self) -> Counts:
+        """The counts since the last call."""
+        taken = Counts()
+        for name in vars(taken):
+            value = getattr(self, name)
+            setattr(taken, name, value)
+            setattr(self, name, getattr(self, name) - value)
+        return taken
+
+
+class CachedSet:
+    """One version of one set in this node's cache, as one process sees it. Thread-safe; made by `Cache.open`.
+
+    Args:
+        folder: Its folder in the cache.
+        store: Where the version lies.
+        shards: Names of its shards.
+        files: What the manifest says of its files, by name.
+        fetched: Told the bytes of each request that is done.
+        counts: Counted in.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        shards: Sequence[str],
+        files: Mapping[str, FileEntry],
+        fetched: Callable[[int], None],
+        counts: Counts,
+    ) -> None:
+        self.folder, self.store, self.shards, self.files = folder, store, list(shards), dict(files)
+        self.counts = counts
+        self._fetched = fetched
+        self._numbers = {name: number for number, name in enumerate(sorted(self.files))}
+        self.table = Table(folder / "table", [self.files[f"{name}.tar"].bytes for name in self.shards])
+        self.used = False
+        """Whether this process uses it."""
+        self.keeps = bytearray(len(self.table.used))
+        self._tars: weakref.WeakValueDictionary[int, CachedTar] = weakref.WeakValueDictionary()
+        self.generation = 1
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """A forked child holds no locks and fetches nothing."""
+        if self.used:
+            self.table.lock_use()
+        self.keeps[:] = bytes(len(self.keeps))
+        self._since = time.monotonic()
+        self._held: dict[int, int] = {}
+        self._busy: dict[int, int] = {}
+        self._claimed: set[int] = set()
+        self._files: set[str] = set()
+        self._readers: dict[int, ObjectReader] = {}
+        self._lock = threading.Lock()
+        self._progress = threading.Condition()
+
+    # --- whole files --------------------------------------------------------------------------------------------------
+
+    def file(self, name: str) -> Path:
+        """A small file of the set, whole and checked; fetched once by one of the processes.
+
+        Raises:
+            DataError: it is not what the manifest says, after a second try too.
+            StorageError: the store can't be reached or refuses.
+        """
+        path = self.folder / name
+        entry = self.files.get(name)
+        if entry is None:
+            raise DataError("the manifest does not list the file", path=self.store.where(name))
+        while not path.exists():
+            with self._lock:
+                mine = name not in self._files and self.table.lock_file(self._numbers[name])
+                if mine:
+                    self._files.add(name)
+            if not mine:
+                self._wait()
+                continue
+            try:
+                if not path.exists():
+                    self._receive_file(path, entry)
+            finally:
+                with self._lock:
+                    self._files.discard(name)
+                    self.table.drop_file(self._numbers[name])
+                self._tell()
+        return path
+
+    def _receive_file(self, path: Path, entry: FileEntry) -> None:
+        for last in (False, True):
+            data = ObjectReader(self.store, entry.name, size=entry.bytes).read()
+            self._count(len(data))
+            found = google_crc32c.value(data)
+            if found == entry.crc32c:
+                break
+            if last:
+                raise DataError(
+                    "damaged: its checksum is not the manifest's",
+                    path=self.store.where(entry.name),
+                    expected=f"crc32c {entry.crc32c:08x}",
+                    found=f"{found:08x}, twice",
+                )
+        place_file(path, data)
+
+    # --- tars ---------------------------------------------------------------------------------------------------------
+
+    def tar(self, k: int) -> CachedTar:
+        """The tar of shard ``k``: its bytes as a map, to be asked for before they are read."""
+        with self._lock:
+            found = self._tars.get(k)
+            if found is None:
+                found = self._tars[k] = CachedTar(self, k)
+            return found
+
+    def keep(self, region: int) -> None:
+        """Makes sure that nobody gives a region up while this process reads it."""
+        while True:
+            with self._lock:
+                if self.keeps[region] == self.generation:
+                    return
+                if time.monotonic() - self._since > _GENERATION:
+                    self._advance()
+                if region in self._held or self.table.lock_region(region, shared=True):
+                    self._held[region] = self.generation
+                    self.table.used[region] = int(time.time())
+                    self.keeps[region] = self.generation
+                    return
+            self._wait()  # for one that is giving it up
+
+    def _advance(self) -> None:
+        """A new generation: regions that were not used in the last one or in this one are let go."""
+        before = self.generation
+        self.generation = before % _GENERATIONS + 1
+        self._since = time.monotonic()
+        for region in [r for r, g in self._held.items() if g != before and r not in self._busy]:
+            del self._held[region]
+            self.keeps[region] = 0
+            self.table.drop_region(region)
+
+    def keeps_region(self, region: int) -> bool:
+        """Whether this process keeps it. To be asked under `guard`."""
+        return region in self._held
+
+    def guard(self) -> threading.Lock:
+        """Held while regions are given up: no thread of this process keeps one meanwhile."""
+        return self._lock
+
+    def obtain(self, k: int, first: int, stop: int) -> None:
+        """Waits until chunks ``first`` to ``stop`` (of tar ``k``) are there, fetching what nobody else fetches.
+
+        Raises:
+            ConflictError: the tar was replaced.
+            StorageError: the store can't be reached or refuses.
+        """
+        base = self.table.first_chunk[k]
+        last_seen, since = -1, time.monotonic()
+        while True:
+            runs = self._absent(base + first, base + stop)
+            if not runs:
+                return
+            force = time.monotonic() - since > _PATIENCE
+            fetched = [self._fetch(k, a - base, b - base, force=force) for a, b in runs]
+            if not any(fetched):
+                there = int(self.table.have[base : self.table.first_chunk[k + 1]].sum())
+                if there != last_seen:
+                    last_seen, since = there, time.monotonic()
+                self._wait()
+
+    def prefetch(self, k: int, start: int, stop: int) -> bool:
+        """Fetches what nobody else fetches of bytes ``start`` to ``stop``; whether all is there afterwards."""
+        base = self.table.first_chunk[k]
+        first, last = base + (start >> CHUNK), base + (stop - 1 >> CHUNK) + 1
+        for a, b in self._absent(first, last):
+            self._fetch(k, a - base, b - base)
+        return bool(self.table.have[first:last].all())
+
+    def _absent(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Runs of chunks that are not there, none longer than a request may be."""
+        missing = np.flatnonzero(self.table.have[first:stop] == 0) + first
+        if not len(missing):
+            return []
+        most = REQUEST >> CHUNK
+        runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1)
+        return [
+            (a, min(a + most, int(run[-1]) + 1)) for run in runs for a in range(int(run[0]), int(run[-1]) + 1, most)
+        ]
+
+    def _fetch(self, k: int, first: int, stop: int, *, force: bool = False) -> bool:
+        """Fetches chunks of tar ``k``; False where somebody else is at one of them."""
+        base = self.table.first_chunk[k]
+        a, b = base + first, base + stop
+        regions = range(
+            self.table.first_region[k] + (first << CHUNK >> REGION),
+            self.table.first_region[k] + (stop - 1 << CHUNK >> REGION) + 1,
+        )
+        with self._lock:
+            taken = not self._claimed.isdisjoint(range(a, b))
+            if not force and (taken or not self.table.lock_chunks(a, b)):
+                return False
+            self._claimed.update(range(a, b))
+            for region in regions:
+                self._busy[region] = self._busy.get(region, 0) + 1
+        try:
+            for region in regions:
+                self.keep(region)
+            for x, y in self._absent(a, b):  # another process may have just done it
+                self._receive(k, x - base, y - base)
+        finally:
+            with self._lock:
+                self._claimed.difference_update(range(a, b))
+                self.table.drop_chunks(a, b)
+                for region in regions:
+                    self._busy[region] -= 1
+                    if not self._busy[region]:
+                        del self._busy[region]
+            self._tell()
+        return True
+
+    def _receive(self, k: int, first: int, stop: int) -> None:
+        """One request, written to the sparse file chunk by chunk."""
+        base, size = self.table.first_chunk[k], self.table.sizes[k]
+        at, end, done = first << CHUNK, min(stop << CHUNK, size), first
+        reader = self._reader(k)
+        began = at
+        try:
+            with self._open(k) as handle:
+                for data in reader.stream(at, end):
+                    if done == first:
+                        self._check_etag(k, reader)
+                    _write_all(handle, data, at)
+                    at += len(data)
+                    whole = stop if at == end else at >> CHUNK
+                    if whole > done:
+                        self.table.have[base + done : base + whole] = 1
+                        done = whole
+                        self._tell()
+        except OSError as error:
+            raise StorageError(
+                f"the cache can't be written: {error.strerror}",
+                path=self.folder,
+                hint="cache_limit sets how much of the disk it may take, cache_dir where it lies",
+            ) from error
+        finally:
+            self._count(at - began)
+
+    def renew(self, k: int, start: int, stop: int, crc32c: int) -> bool:
+        """Reads bytes once more from the store, past the cache; whether they have the checksum now.
+
+        Raises:
+            ConflictError: the tar was replaced.
+            StorageError: the store can't be reached or refuses.
+        """
+        reader = self._reader(k)
+        data = reader.read(start, stop)
+        self._count(len(data))
+        self._check_etag(k, reader)
+        if google_crc32c.value(data) != crc32c:
+            return False
+        for region in range(start >> REGION, (stop - 1 >> REGION) + 1):
+            self.keep(self.table.first_region[k] + region)
+        with self._open(k) as handle:
+            _write_all(handle, data, start)
+        return True
+
+    def _reader(self, k: int) -> ObjectReader:
+        with self._lock:
+            found = self._readers.get(k)
+            if found is None:
+                name = f"{self.shards[k]}.tar"
+                found = self._readers[k] = ObjectReader(
+                    self.store, name, size=self.files[name].bytes, etag=self.table.etag(k)
+                )
+            return found
+
+    def _check_etag(self, k: int, reader: ObjectReader) -> None:
+        """All processes read one version of the object: the one that was seen first."""
+        etag = reader.info.etag
+        if not etag or self.table.etag(k) == etag:
+            return
+        name = f"{self.shards[k]}.tar"
+        number = self._numbers[name]
+        while not self.table.lock_file(number):
+            time.sleep(_TICK)
+        try:
+            known = self.table.etag(k)
+            if not known:
+                self.table.set_etag(k, etag)
+        finally:
+            self.table.drop_file(number)
+        if known and known.partition("#")[0] != etag.partition("#")[0]:
+            raise ConflictError(
+                "the object was replaced while it was read: two versions are never mixed",
+                path=self.store.where(name),
+                expected=f"ETag {known}",
+                found=etag,
+            )
+
+    @contextlib.contextmanager
+    def _open(self, k: int) -> Iterator[int]:
+        handle = os.open(self.sparse(k), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(handle).st_size < self.table.sizes[k]:
+                os.ftruncate(handle, self.table.sizes[k])
+            yield handle
+        finally:
+            os.close(handle)
+
+    def sparse(self, k: int) -> Path:
+        """The file that holds what is there of tar ``k``."""
+        return self.folder / f"{self.shards[k]}.sparse"
+
+    def map(self, k: int) -> npt.NDArray[np.uint8]:
+        """That file, mapped; no handle stays open. What is written to it later shows."""
+        with self._open(k):
+            pass
+        with pa.memory_map(str(self.sparse(k))) as mapped:
+            return np.frombuffer(mapped.read_buffer(self.table.sizes[k]), np.uint8)
+
+    # --- giving up ----------------------------------------------------------------------------------------------------
+
+    def finished(self, k: int, start: int, stop: int) -> None:
+        """Says that bytes are not needed again for long: their regions go first when room is needed."""
+        base = self.table.first_region[k]
+        region = slice(base + (start >> REGION), base + (stop - 1 >> REGION) + 1)
+        self.table.used[region] = int(time.time()) | _DONE
+
+    def candidates(self) -> list[tuple[int, int]]:
+        """Regions that hold something: (rank, region); the lowest rank goes first."""
+        held = np.add.reduceat(self.table.have, self._edges) if len(self.table.used) else np.zeros(0, np.uint8)
+        found = np.flatnonzero(held)
+        used = self.table.used[found].astype(np.int64)
+        # What is done for long goes before all else, the latest first: its next use is the farthest. Then the eldest.
+        rank = np.where(used & _DONE, -used, used)
+        return list(zip(rank.tolist(), found.tolist(), strict=True))
+
+    @functools.cached_property
+    def _edges(self) -> npt.NDArray[np.int64]:
+        return np.array([self.table.region_chunks(r)[1] for r in range(len(self.table.used))], dtype=np.int64)
+
+    def give_up(self, region: int) -> int:
+        """Removes a region from the disk unless somebody keeps it; returns its bytes."""
+        with self._lock:
+            if region in self._held or region in self._busy or not self.table.lock_region(region, shared=False):
+                return 0
+            try:
+                k, first, stop = self.table.region_chunks(region)
+                held = int(self.table.have[first:stop].sum()) << CHUNK
+                self.table.have[first:stop] = 0
+                start = first - self.table.first_chunk[k] << CHUNK
+                with self._open(k) as handle:
+                    _punch(handle, start, stop - first << CHUNK)
+                return held
+            finally:
+                self.table.drop_region(region)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        with self._progress:
+            self._progress.wait(_TICK)
+
+    def _tell(self) -> None:
+        with self._progress:
+            self._progress.notify_all()
+
+    def _count(self, amount: int) -> None:
+        self.counts.fetched += amount
+        self._fetched(amount)
+
+
+class CachedTar:
+    """One tar of a set in the cache.
+
+    Attributes:
+        data: uint8 [bytes of the tar], a view that can't be written to; zeros where nothing was fetched.
+    """
+
+    def __init__(self, owner: CachedSet, k: int) -> None:
+        self._owner, self._k = owner, k
+        table = owner.table
+        self.data = owner.map(k)
+        self._have = table.have[table.first_chunk[k] : table.first_chunk[k + 1]].data
+        self._region = table.first_region[k]
+
+    @property
+    def path(self) -> UrlPath:
+        """Its URL."""
+        return UrlPath(self._owner.store.where(f"{self._owner.shards[self._k]}.tar"))
+
+    def touch(self, start: int, stop: int) -> None:
+        """Returns once bytes ``start`` to ``stop`` are there; they stay for some seconds at least.
+
+        Raises:
+            ConflictError: the tar was replaced.
+            StorageError: the store can't be reached or refuses.
+        """
+        if stop <= start:
+            return
+        owner, base = self._owner, self._region
+        for region in range(base + (start >> REGION), base + (stop - 1 >> REGION) + 1):
+            if owner.keeps[region] != owner.generation:
+                owner.keep(region)
+        first, last = start >> CHUNK, (stop - 1 >> CHUNK) + 1
+        owner.counts.asked += 1
+        if 0 in self._have[first:last]:
+            owner.counts.waited += 1
+            owner.obtain(self._k, first, last)
+
+    def prefetch(self, start: int, stop: int) -> bool:
+        """See `CachedSet.prefetch`."""
+        return stop <= start or self._owner.prefetch(self._k, start, stop)
+
+    def finished(self, start: int, stop: int) -> None:
+        """See `CachedSet.finished`."""
+        if stop > start:
+            self._owner.finished(self._k, start, stop)
+
+    def renew(self, start: int, stop: int, crc32c: int) -> bool:
+        """See `CachedSet.renew`."""
+        return self._owner.renew(self._k, start, stop, crc32c)
+
+
+def place_file(path: Path, data: bytes) -> None:
+    """Writes a file of the cache beside and renames it."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_all(handle: int, data: bytes, at: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(handle, rest, at)
+        rest, at = rest[written:], at + written
+
+
+@functools.cache
+def _fallocate() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).fallocate
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    function.restype = ctypes.c_int
+    return function
+
+
+def _punch(handle: int, start: int, count: int) -> None:
+    """Gives bytes of a file back to the disk: FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE."""
+    if _fallocate()(handle, 3, start, count):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
