@@ -6,6 +6,7 @@ checked before anything is opened. Every file that was looked for is kept in ``t
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from wdsmix.converters.hdf5.images import survey
 from wdsmix.converters.hdf5.layout import CameraPart
 from wdsmix.converters.hdf5.safe import Tree
 from wdsmix.converters.hdf5.strings import decode
-from wdsmix.converters.loose import LoosePictures, inside, listing, refuse_link
+from wdsmix.converters.loose import LoosePictures, inside, listing
 from wdsmix.converters.slots import natural_key
 from wdsmix.converters.video import VideoReader, probe
 
@@ -29,6 +30,7 @@ from wdsmix.errors import DataError
 __all__ = ["VideoFrames", "camera_rows", "named_pictures", "open_beside", "string_rows", "video_names"]
 
 _LONGEST_NAME = 1024
+_ROWS = 64
 _LOOKED = (None, None)
 """Of a file that is no JSON file: see `wdsmix.converters.hdf5.sidecar.read_beside`."""
 
@@ -70,7 +72,8 @@ def camera_rows(tree: Tree, camera: CameraPart) -> int | None:
     with _faults(tree, camera.video):
         if not path.is_file():
             raise DataError("the video is a link that leads nowhere" if path.is_symlink() else "the video is missing")
-        refuse_link(_reach(tree, camera.video), path)
+        if not path.resolve().is_relative_to(_reach(tree, camera.video).resolve()):
+            raise DataError("refused: a link that leads outside the dataset", hint="copy the files themselves (cp -rL)")
         return probe(path).frames or None
 
 
@@ -112,10 +115,18 @@ def string_rows(tree: Tree, path: str) -> list[str] | None:
     if not strings and not (dataset.dtype.kind == "S" and dataset.dtype.itemsize <= _LONGEST_NAME):
         return None
     tree.check_stored(path, dataset)
-    with library_errors(tree.path, path):
-        values = dataset[()]
-    names = [decode(bytes(value).rstrip(b"\0"))[0] if isinstance(value, bytes) else str(value) for value in values]
-    return None if dataset.dtype.kind == "S" and names[0].startswith(("\xff\xd8", "\x89PNG")) else names
+    texts: list[str] = []
+    count = 1
+    while len(texts) < dataset.shape[0]:
+        with library_errors(tree.path, path):
+            values = dataset[len(texts) : len(texts) + count]
+        texts += [_row_text(value) for value in values.tolist()]
+        count = min(_ROWS, count * 8) if len(texts[-1]) <= _LONGEST_NAME else 1
+    return None if dataset.dtype.kind == "S" and texts[0].startswith(("\xff\xd8", "\x89PNG")) else texts
+
+
+def _row_text(value: object) -> str:
+    return decode(value.rstrip(b"\0"))[0] if isinstance(value, bytes) else str(value)
 
 
 def named_pictures(tree: Tree, path: str, names: Sequence[str]) -> list[str]:
@@ -133,11 +144,25 @@ def named_pictures(tree: Tree, path: str, names: Sequence[str]) -> list[str]:
         with _faults(tree, f"{path} row {row}"):
             if not name or len(name) > _LONGEST_NAME:
                 raise DataError("no name of a picture", found=ascii(name[:60]))
-            if not inside(folder, name, known).is_file():
+            size = _size(inside(folder, name, known))
+            if size is None:
                 raise DataError("the picture that the row names is missing", found=ascii(name))
+            if size > tree.budget.frame_bytes:
+                raise DataError(
+                    "refused: a picture is too large", expected=f"at most {tree.budget.frame_bytes} bytes", found=size
+                )
     found = [name.replace("\\", "/") for name in names]
     tree.beside.update(dict.fromkeys(found, _LOOKED))
     return found
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a regular file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def open_beside(

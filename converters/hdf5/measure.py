@@ -143,6 +143,10 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
             rows[camera.path, camera.start] = _rows(count or 0, camera)
         cameras.append(key)
     frames = _align(tree, group, rows, filmed, layout, options)
+    spare = _slack(layout)  # what is left over on purpose is cut off, never stretched
+    rows = {stream: frames if frames <= count <= frames + spare else count for stream, count in rows.items()}
+    for stream, count in filmed.items():
+        rows[stream] = frames if count is None or frames - 1 <= count <= frames + spare + 1 else count
     keep = None if layout.keep is None else np.array([k for k in layout.keep if k < frames], np.int64)
     taken = frames if keep is None else len(keep)
     if taken < 2:
@@ -151,13 +155,18 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
         frames=frames,
         widths=widths,
         names=names,
-        rows=rows | {stream: count or frames for stream, count in filmed.items()},
+        rows=rows,
         keep=keep,
         cameras=cameras,
         optional=present,
         resample=options.on_length_mismatch == "index-resample",
         warnings=warnings,
     )
+
+
+def _slack(layout: EpisodeLayout) -> int:
+    """Rows that streams may have beyond the frames: a dialect that pairs rows leaves some over on purpose."""
+    return layout.slack if layout.slack is not None else int(layout.frames is not None)
 
 
 def _align(
@@ -173,8 +182,7 @@ def _align(
     A video may have one frame less or more.
     """
     target = rows[layout.action[0].path, layout.action[0].start] if layout.frames is None else layout.frames
-    # a dialect that pairs rows leaves some over on purpose
-    slack = layout.slack if layout.slack is not None else int(layout.frames is not None)
+    slack = _slack(layout)
     videos = {stream: count for stream, count in filmed.items() if count is not None}
     if all(target <= count <= target + slack for count in rows.values()) and all(
         target - 1 <= count <= target + slack + 1 for count in videos.values()

@@ -40,7 +40,7 @@ from wdsmix.converters.hdf5.rules import (
     one_episode,
     root_has,
     rows_of,
-    wanted_camera,
+    wanted_cameras,
 )
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
@@ -50,6 +50,8 @@ __all__ = ["DIALECTS"]
 _FPS = 30.0
 _GROUPS = ("joint", "effector", "head", "waist")
 _ROOT = "../../.."
+_STEPS = 10_000
+"""Steps of one episode that are looked at."""
 
 
 def _place(tree: Tree) -> tuple[str, str]:
@@ -154,9 +156,9 @@ def _cameras(tree: Tree, options: Hdf5Options) -> tuple[dict[str, CameraPart], l
         key = name.rsplit("/", 1)[-1][:-4].removesuffix("_color")
         if refused := refused_camera(key):
             warnings += refused
-        elif wanted_camera(options, key):
+        else:
             order, flip = options.jpeg_order or "rgb", options.image_flip or "none"
-            found[key] = CameraPart(path=key, order=order, flip=flip, video=name)
+            found[key] = CameraPart(path=join("videos", f"{key}_color"), order=order, flip=flip, video=name)
     if not found and not options.allow_no_camera:
         raise Hdf5Error(
             "its videos are missing",
@@ -165,7 +167,7 @@ def _cameras(tree: Tree, options: Hdf5Options) -> tuple[dict[str, CameraPart], l
             expected=f"MP4 files in {folder}",
             hint="extract observations beside proprio_stats (or --allow-no-camera, for states and actions alone)",
         )
-    return found, warnings
+    return wanted_cameras(options, found), warnings
 
 
 def _entry(tree: Tree) -> tuple[Mapping[str, object], list[str]]:
@@ -185,7 +187,7 @@ def _steps(entry: Mapping[str, object], frames: int) -> dict[str, list[object]]:
     label = entry.get("label_info")
     given = label.get("action_config") if isinstance(label, dict) else None
     texts: list[object] = [""] * frames
-    for step in given if isinstance(given, list) else ():
+    for step in given[:_STEPS] if isinstance(given, list) else ():
         if not isinstance(step, dict):
             continue
         first, last, words = step.get("start_frame"), step.get("end_frame"), one_text(step.get("action_text"))

@@ -37,7 +37,7 @@ from wdsmix.converters.hdf5.rules import (
     one_episode,
     root_has,
     rows_of,
-    wanted_camera,
+    wanted_cameras,
 )
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
@@ -113,8 +113,6 @@ def _cameras(tree: Tree, options: Hdf5Options, about: Mapping[str, object]) -> t
         if refused := refused_camera(serial):
             warnings += refused
             continue
-        if not wanted_camera(options, role, serial):
-            continue
         video = there.get(serial, f"{_VIDEOS}/{serial}.mp4")
         if "/" in serial or (serial not in there and options.allow_no_camera):
             warnings.append(f"{role}: its video is missing")
@@ -129,7 +127,7 @@ def _cameras(tree: Tree, options: Hdf5Options, about: Mapping[str, object]) -> t
             expected=f"MP4 files in {_VIDEOS}",
             hint="SVO recordings alone are not read (or --allow-no-camera, for states and actions alone)",
         )
-    return found, warnings
+    return wanted_cameras(options, found), warnings
 
 
 def _moved(tree: Tree, frames: int) -> tuple[npt.NDArray[np.int64] | None, list[str]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
@@ -73,7 +74,8 @@ def _parts(tree: Tree, options: Hdf5Options) -> tuple[list[Part], list[Part], bo
 
 def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     name = _embodiment(tree)
-    parts = [part for part in tree.path.absolute().parts[:-1] if part in _SPLITS]
+    folders = tree.path.absolute().parts[:-1]
+    parts = [part for above, part in pairwise(folders) if above.endswith("_episodes") and part in _SPLITS]
     _, action, follows = _parts(tree, options)
     warnings = ["no commands (master): the action is the state of the next row"] if follows else []
     sim = bool(number(attribute(tree.file, "sim"))) or _robot(tree) == "franka"
@@ -118,12 +120,10 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
         frames = max(0, rows_of(tree, action[0].path) - 1)
         shown = _pictures(tree, cameras)
         if options.on_length_mismatch == "index-resample" and len(shown) == 1 and shown[0] < frames:
-            # pictures are the fewer: each gets the state of its time, and the state of the next picture's as action
-            state, action, frames = (
-                _stretched(tree, state, shown[0], 0),
-                _stretched(tree, action, shown[0], 1),
-                shown[0] - 1,
-            )
+            # pictures are the fewer: each gets the state of its time, and that of the next picture as its action
+            frames = shown[0] - 1
+            state = _stretched(tree, state, shown[0], slice(0, frames))
+            action = _stretched(tree, action, shown[0], slice(1, None))
         else:
             action = [replace(part, start=1) for part in action]
     return EpisodeLayout(
@@ -147,13 +147,13 @@ def _pictures(tree: Tree, cameras: dict[str, CameraPart]) -> list[int]:
     return sorted(counts)
 
 
-def _stretched(tree: Tree, parts: Sequence[Part], pictures: int, start: int) -> list[Part]:
+def _stretched(tree: Tree, parts: Sequence[Part], pictures: int, taken: slice) -> list[Part]:
     """The parts, with the row next in time to each picture, all streams spanning the same time."""
     found = []
     for part in parts:
         last = rows_of(tree, part.path) - 1
         rows = np.rint(np.arange(pictures) * (last / max(1, pictures - 1))).astype(np.int64)
-        found.append(replace(part, rows=rows.tolist(), start=start))
+        found.append(replace(part, rows=rows[taken].tolist()))
     return found
 
 
