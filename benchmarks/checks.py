@@ -44,7 +44,7 @@ def check_batch(batch: Mapping[str, Any], contender: Contender, store: Store, pi
     Raises:
         WrongBatchError: says what differs.
     """
-    own = contender.module == "wdsmix"
+    own = contender.module.startswith("wdsmix")
     times, chunk = contender.history, contender.chunk
     axis = (times,) if own else ()
     images = _array(batch, "images", np.uint8, (BATCH, *axis, len(CAMERAS), SIZE, SIZE, 3))
@@ -112,7 +112,7 @@ def check_shares(counts: npt.NDArray[np.int64], contender: Contender) -> float:
     """
     weights = np.array([source.weight for source in SOURCES])
     gaps = np.abs(counts - weights * counts.sum())
-    if contender.module == "wdsmix":
+    if contender.module.startswith("wdsmix"):
         _need(gaps.max() < 1, f"sources drawn {counts.tolist()} times")
     worst = float(gaps.max() / counts.sum())
     _need(worst < _SHARE_SLACK, f"sources drawn {counts.tolist()} times, worst by {worst:.3f}")

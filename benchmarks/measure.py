@@ -63,7 +63,7 @@ def measure(job: Job) -> dict[str, Any]:
 
     def take(stream: Iterator[Any]) -> Any:
         batch = next(stream)
-        held = batch["source_id"] if contender.module == "wdsmix" else _field(batch, "source")
+        held = batch["source_id"] if contender.module.startswith("wdsmix") else _field(batch, "source")
         counts[:] += np.bincount(np.asarray(held), minlength=len(SOURCES))
         return batch
 

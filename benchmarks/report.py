@@ -12,7 +12,7 @@ from benchmarks.plot import draw
 from benchmarks.results import QUIET, Row, memory_growth, rows
 from benchmarks.targets import Target, targets
 
-__all__ = ["evaluate", "markdown", "write_report"]
+__all__ = ["evaluate", "markdown", "target_row", "text_table", "write_report"]
 
 _HEAD = (
     "contender | CPU-s per 1,000 samples (least–most) | of it kernel | × decode alone | samples/s median | best"
@@ -47,7 +47,8 @@ def _row(row: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _target(target: Target) -> str:
+def target_row(target: Target) -> str:
+    """A goal as a line of a table."""
     bound = f"{'>' if target.strict else '≥' if target.least else '≤'} {target.bound:,g}"
     value = (
         "not measured"
@@ -60,7 +61,8 @@ def _target(target: Target) -> str:
     return f"| {target.goal} | {bound} | {value} | {met} |"
 
 
-def _table(head: str, lines: Sequence[str]) -> str:
+def text_table(head: str, lines: Sequence[str]) -> str:
+    """A table of a head (columns parted by ``|``) and finished lines."""
     columns = head.count("|") + 1
     return "\n".join([f"| {head} |", "|" + "---|" * columns, *lines])
 
@@ -93,13 +95,13 @@ def markdown(run: dict[str, Any], *, plot: str | None) -> str:
         "held while others were made. "
         f"{quiet} of {windows} windows had less than {QUIET:g} cores of foreign load; samples/s are medians of those "
         "(⁺: there was none, of all).",
-        _table(_HEAD, [_row(row) for row in table]),
+        text_table(_HEAD, [_row(row) for row in table]),
     ]
     if run.get("missing"):
         parts.append("Not measured: " + "; ".join(f"{name}: {why}" for name, why in run["missing"].items()) + ".")
     if plot:
         parts.append(f"![CPU time a thousand samples, over that of decoding alone]({plot})")
-    parts += ["## Goals", _table("goal | bound | measured | ", [_target(target) for target in goals])]
+    parts += ["## Goals", text_table("goal | bound | measured | ", [target_row(target) for target in goals])]
     return "\n\n".join(parts) + "\n"
 
 

@@ -15,7 +15,7 @@ from wdsmix import MixtureDataset, __version__
 from wdsmix.shards.finish import finish_set
 from wdsmix.shards.writer import ShardWriter
 
-__all__ = ["batches", "view", "write"]
+__all__ = ["batches", "loader", "mixture", "view", "write", "write_set"]
 
 _EPISODES_A_SHARD = 5
 _FPS = 30.0
@@ -24,14 +24,23 @@ _FPS = 30.0
 def write(store: Store, folder: Path) -> None:
     """One shard set a source, in ``folder/<source>``."""
     for frames in store.sources:
-        _write_set(frames, folder / frames.source.name)
+        write_set(frames, folder / frames.source.name)
 
 
-def _write_set(frames: StoreFrames, folder: Path) -> None:
+def write_set(frames: StoreFrames, folder: Path, *, episodes_a_shard: int = _EPISODES_A_SHARD, times: int = 1) -> None:
+    """One source as a shard set.
+
+    Args:
+        frames: Of the source.
+        folder: Must not be there yet.
+        episodes_a_shard: At most.
+        times: So often the whole source.
+    """
     folder.mkdir()
     vectors = {"state": frames.source.width, "action": frames.source.width}
     receipts = []
-    for number, first in enumerate(range(0, len(frames.lengths), _EPISODES_A_SHARD)):
+    episodes = len(frames.lengths)
+    for number, first in enumerate(range(0, times * episodes, episodes_a_shard)):
         with ShardWriter(
             folder,
             f"train-{number:05d}",
@@ -39,8 +48,8 @@ def _write_set(frames: StoreFrames, folder: Path) -> None:
             cameras={camera: f"{camera}.jpg" for camera in CAMERAS},
             split="train",
         ) as writer:
-            for episode in range(first, min(first + _EPISODES_A_SHARD, len(frames.lengths))):
-                start, length = int(frames.first[episode]), int(frames.lengths[episode])
+            for episode in range(first, min(first + episodes_a_shard, times * episodes)):
+                start, length = int(frames.first[episode % episodes]), int(frames.lengths[episode % episodes])
                 writer.write_episode(
                     episode=episode,
                     frames=(
@@ -83,11 +92,16 @@ def _header(frames: StoreFrames) -> dict[str, Any]:
 
 def batches(contender: Contender, folder: Path) -> Iterable[dict[str, Any]]:
     """The batches as a user gets them."""
-    config = {
+    return loader(contender, mixture(contender, str(folder)))
+
+
+def mixture(contender: Contender, place: str) -> dict[str, Any]:
+    """The mixture's configuration; the sets lie in folder or URL ``place``."""
+    return {
         "seed": contender.seed,
         "embodiments": {source.name: number for number, source in enumerate(SOURCES)},
         "sources": [
-            {"name": source.name, "shards": str(folder / source.name), "weight": source.weight} for source in SOURCES
+            {"name": source.name, "shards": f"{place}/{source.name}", "weight": source.weight} for source in SOURCES
         ],
         "sample": {
             "cameras": list(CAMERAS),
@@ -96,6 +110,10 @@ def batches(contender: Contender, folder: Path) -> Iterable[dict[str, Any]]:
             "pad_to": {"state": PAD, "action": PAD},
         },
     }
+
+
+def loader(contender: Contender, config: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """Batches of a mixture."""
     dataset = MixtureDataset(config, batch_size=BATCH, num_threads=contender.threads)
     if contender.workers is None:
         return dataset

@@ -1,0 +1,1 @@
+"""Measures push, fetch and streaming from object storage."""
