@@ -7,12 +7,17 @@ from torch import Tensor
 
 from wdsmix.training.policies.base import PolicyBatch
 
-__all__ = ["action_loss", "action_weight", "masked_mean"]
+__all__ = ["action_loss", "action_weight", "known_actions", "masked_mean"]
 
 
 def action_weight(batch: PolicyBatch) -> Tensor:
     """Bool [B, K, Da]: the actions that count."""
     return batch.action_mask[:, None, :] & ~batch.action_is_pad[:, :, None]
+
+
+def known_actions(batch: PolicyBatch) -> Tensor:
+    """The recorded actions as an input, float32 [B, K, Da]; 0 where they do not count."""
+    return torch.where(action_weight(batch), batch.action, 0.0)
 
 
 def masked_mean(values: Tensor, real: Tensor) -> Tensor:

@@ -228,4 +228,5 @@ class Block(nn.Module):
         x = x + self.dropout(self.attention(y, y, mask))
         if self.cross is not None and self.cross_norm is not None and context is not None and context_mask is not None:
             x = x + self.dropout(self.cross(self.cross_norm(x), context, context_mask))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return out

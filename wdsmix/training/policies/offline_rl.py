@@ -19,7 +19,7 @@ from wdsmix.errors import ConfigError
 from wdsmix.mixture.catalog import Catalog, OpenSource
 from wdsmix.training.policies.base import Policy, PolicyBatch, PolicyConfig
 from wdsmix.training.policies.linear import GrowingInput
-from wdsmix.training.policies.losses import action_loss
+from wdsmix.training.policies.losses import action_loss, known_actions
 from wdsmix.training.policies.networks import ActionHead, ObservationEncoder
 from wdsmix.training.rewards import RewardRule
 
@@ -130,7 +130,7 @@ class OfflineRL(Policy):
                 "the batch has no next observation", where="sample.observation_offsets", hint="let them end in 0, 1"
             )
         features = self.observation(batch)
-        action = torch.where(batch.action_is_pad[:, :1], 0.0, batch.action[:, 0])
+        action = known_actions(batch)[:, 0]
         with torch.no_grad():
             after = self.observation.encode(
                 following.images, following.image_mask, following.state, following.is_pad, batch.embodiment_id

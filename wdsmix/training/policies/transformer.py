@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from wdsmix.training.policies.base import Policy, PolicyBatch, PolicyConfig
 from wdsmix.training.policies.linear import GrowingInput, GrowingOutput
-from wdsmix.training.policies.losses import action_loss
+from wdsmix.training.policies.losses import action_loss, known_actions
 from wdsmix.training.policies.networks import Block, PictureTokens, StateEncoder
 
 __all__ = ["CausalTransformer"]
@@ -55,7 +55,7 @@ class CausalTransformer(Policy):
 
     def losses(self, batch: PolicyBatch) -> dict[str, Tensor]:
         """See `Policy.losses`."""
-        earlier = batch.action[:, :-1]
+        earlier = known_actions(batch)[:, :-1]
         hidden = batch.action_is_pad[:, :-1]
         if self.training and self.config.condition_dropout:
             hidden = hidden | (torch.rand(hidden.shape, device=hidden.device) < self.config.condition_dropout)
