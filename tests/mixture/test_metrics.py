@@ -19,6 +19,7 @@ from wdsmix.errors import DataError
 from wdsmix.mixture import assemble
 from wdsmix.mixture.metrics import Metrics
 from wdsmix.mixture.pipeline import Note
+from wdsmix.mixture.upcoming import upcoming
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -181,7 +182,7 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
     real = assemble.decode_frame
 
     def hangs(*args: Any, **more: Any) -> None:
-        if not release.is_set() and threading.current_thread().name.endswith("-0"):
+        if not release.is_set() and not hanging.is_set():
             hanging.set()
             release.wait(20)
             args[2][0][1][...] = 77  # a late write
@@ -190,15 +191,15 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
     monkeypatch.setattr(assemble, "decode_frame", hangs)
     dataset = MixtureDataset(mixture, 4, num_threads=2)
     pipeline = dataset._pipeline_of(2, shared=False)
-    order = dataset.catalog.new_order()
-    given_up = dataset._start(pipeline, order, dataset.place)
+    coming = upcoming(pipeline, dataset.catalog.new_order(), dataset.place, 4)
+    given_up = pipeline.start(*next(coming)[:2])
     assert hanging.wait(10)
     pipeline.cancel(given_up)
     pipeline.cancel(given_up)  # twice is once
     assert given_up.slot.flags[0] == 1
     found = []
-    order = dataset.catalog.new_order()
-    others = [dataset._start(pipeline, order, dataset.place) for _ in range(3)]
+    coming = upcoming(pipeline, dataset.catalog.new_order(), dataset.place, 4)
+    others = [pipeline.start(*next(coming)[:2]) for _ in range(3)]
     assert all(other.slot is not given_up.slot for other in others)
     release.set()
     found = [pipeline.finish(other)[0] for other in others]
@@ -210,4 +211,4 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
             break
         time.sleep(0.02)
     assert given_up.slot.flags[0] == 0  # and free at last
-    assert dataset._start(pipeline, order, dataset.place).slot is given_up.slot
+    assert pipeline.start(*next(coming)[:2]).slot is given_up.slot

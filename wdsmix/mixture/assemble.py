@@ -41,7 +41,7 @@ class Hand:
 
 
 class _Spot(NamedTuple):
-    """Which frame; in an order that makes ``[:2]`` the shard."""
+    """Which frame."""
 
     source: int
     shard: int
@@ -82,6 +82,10 @@ class GoalFrames:
     offset: Int64Array
     negative: npt.NDArray[np.bool_]
 
+    def part(self, here: slice) -> GoalFrames:
+        """Those of some of the samples."""
+        return GoalFrames(**{name: getattr(self, name)[here] for name in self.__slots__})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
@@ -116,6 +120,26 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def split(self, size: int) -> list[Samples]:
+        """Parts of ``size`` samples each."""
+        return [self._part(slice(first, first + size)) for first in range(0, len(self), size)]
+
+    def _part(self, here: slice) -> Samples:
+        return Samples(
+            source=self.source[here],
+            row=self.row[here],
+            episode=self.episode[here],
+            frame=self.frame[here],
+            length=self.length[here],
+            shard=self.shard[here],
+            first_row=self.first_row[here],
+            observed=self.observed[here],
+            observed_pad=self.observed_pad[here],
+            acted=self.acted[here],
+            acted_pad=self.acted_pad[here],
+            goal=None if self.goal is None else self.goal.part(here),
+        )
 
 
 class Assembler:
@@ -153,7 +177,7 @@ class Assembler:
         size = len(source)
         parts = {name: np.empty(size, dtype=np.int64) for name in ("episode", "frame", "length", "shard", "first_row")}
         goal = _no_goals(size) if self._layout.goal is not None else None
-        for place in np.unique(source).tolist():
+        for place in np.flatnonzero(np.bincount(source, minlength=1)).tolist():
             (mine,) = np.nonzero(source == place)
             opened = self._sources[place]
             at = np.searchsorted(opened.ends, row[mine], side="right")
@@ -255,10 +279,14 @@ class Assembler:
         hand.stage = "reading and decoding pictures"
         nbytes = 0
         found: list[tuple[int, list[_Frame], list[tuple[Pixels, Pixels]]]] = []
-        for b in rows:
+        here = slice(rows.start, rows.stop)
+        places = (samples.source[here], samples.shard[here], samples.first_row[here], samples.episode[here])
+        lists = (array.tolist() for array in (*places, samples.observed[here]))
+        for b, source, shard, first_row, episode, observed in zip(rows, *lists, strict=True):
             hand.row = b
             try:
-                frames, copies = self._find_frames(samples, memory, b)
+                spots = [_Spot(source, shard, first_row + frame, episode, frame) for frame in observed]
+                frames, copies = self._find_frames(samples, memory, b, spots)
             except Exception as error:  # handed on
                 failed[b] = error
                 continue
@@ -282,29 +310,34 @@ class Assembler:
             raise self._fault(error, frame.spot, frame.start) from error
 
     def _find_frames(
-        self, samples: Samples, memory: BatchMemory, b: int
+        self, samples: Samples, memory: BatchMemory, b: int, spots: list[_Spot]
     ) -> tuple[list[_Frame], list[tuple[Pixels, Pixels]]]:
         """The frames that sample ``b`` is decoded from, and what is copied afterwards: (target, origin)."""
         frames: list[_Frame] = []
         copies: list[tuple[Pixels, Pixels]] = []
-        source, shard, first_row = int(samples.source[b]), int(samples.shard[b]), int(samples.first_row[b])
-        episode = int(samples.episode[b])
         targets, mask = memory.pictures[b], memory.arrays["image_mask"][b]
         last = -1
-        for t, frame in enumerate(samples.observed[b].tolist()):
-            if frame == last:  # clamped to the same frame as the one before
+        for t, spot in enumerate(spots):
+            if spot.row == last:  # clamped to the same frame as the one before
                 copies.extend(zip(targets[t], targets[t - 1], strict=True))
                 mask[t] = mask[t - 1]
                 continue
-            last = frame
-            spot = _Spot(source, shard, first_row + frame, episode, frame)
+            last = spot.row
             frames += self._find_frame(samples.files, spot, targets[t], mask[t])
         goal = samples.goal
         if goal is not None:
-            spot = _Spot(source, int(goal.shard[b]), int(goal.shard_row[b]), int(goal.episode[b]), int(goal.frame[b]))
+            spot = _Spot(
+                spots[0].source, int(goal.shard[b]), int(goal.shard_row[b]), int(goal.episode[b]), int(goal.frame[b])
+            )
             mask = memory.arrays["goal_image_mask"][b]
             frames += self._find_frame(samples.files, spot, memory.goal_pictures[b], mask)
         return frames, copies
+
+    def _shard(self, files: dict[tuple[int, int], ShardFile], source: int, shard: int) -> ShardFile:
+        found = files.get((source, shard))
+        if found is None:
+            found = files[source, shard] = self._sources[source].set.shard(shard)
+        return found
 
     def _find_frame(
         self,
@@ -320,10 +353,9 @@ class Assembler:
                 target.fill(0)
             mask.fill(False)
             return []
-        opened = files.get(spot[:2])
-        if opened is None:
-            opened = files[spot[:2]] = self._sources[spot.source].set.shard(spot.shard)
-        start, length, crc32c = int(opened.offset[spot.row]), int(opened.length[spot.row]), int(opened.crc32c[spot.row])
+        opened = self._shard(files, spot.source, spot.shard)
+        row = spot.row
+        start, length, crc32c = opened.offset.item(row), opened.length.item(row), opened.crc32c.item(row)
         opened.pages.touch(start, start + length)
         try:
             data = frame_bytes(opened.tar, start, length)
@@ -383,7 +415,10 @@ class Assembler:
         for number, group in itertools.groupby(runs, key=lambda run: run[0] >> 32):
             mine, source = list(group), self._sources[number]
             first = mine[0][1]
-            parts = [_Part(source.set.shard(run & 0xFFFFFFFF), low - first, high - first) for run, low, high in mine]
+            parts = [
+                _Part(self._shard(samples.files, number, run & 0xFFFFFFFF), low - first, high - first)
+                for run, low, high in mine
+            ]
             yield source, order[first : mine[-1][2]], parts
 
     def _fault(self, error: DataError, spot: _Spot, start: int) -> DataError:

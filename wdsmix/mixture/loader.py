@@ -22,12 +22,13 @@ from wdsmix.errors import ConfigError, WdsmixError
 from wdsmix.mixture.catalog import Catalog, open_catalog, reopen_catalog
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.metrics import Metrics
-from wdsmix.mixture.order import MixtureOrder, rank_slice
-from wdsmix.mixture.pipeline import Job, Pending, Pipeline, pipeline_here
+from wdsmix.mixture.order import MixtureOrder
+from wdsmix.mixture.pipeline import Pending, Pipeline, pipeline_here
 from wdsmix.mixture.place import Place, resolve_place
 from wdsmix.mixture.position import Arrivals, Origin, Sent, Stands, WorkerPosition, announced, order_state, wrap
 from wdsmix.mixture.slots import SlotBatch, listen
 from wdsmix.mixture.unbroken import Unbroken
+from wdsmix.mixture.upcoming import upcoming
 
 __all__ = ["Batch", "MixtureDataset", "State"]
 
@@ -259,25 +260,13 @@ class MixtureDataset(IterableDataset[Batch]):
         )
         return self._pipeline
 
-    def _start(self, pipeline: Pipeline, order: MixtureOrder, place: Place) -> Pending:
-        size = self.batch_size * place.world
-        step, mine = order.step(size), rank_slice(size, place.rank, place.world)
-        job = Job(
-            step=step.step,
-            source=step.source[mine],
-            row=step.row[mine],
-            draw=step.draw[mine],
-            cursor=wrap(order.state_dict()),
-        )
-        return pipeline.start(job)
-
     def _batches(self, place: Place) -> Iterator[Batch]:
         """The batches of a rank, in this process, from the dataset's position on."""
         self._turn += 1
         turn, moves = self._turn, self._moves
         self._take_over()
         pipeline = self._pipeline_of(self._num_threads or len(os.sched_getaffinity(0)), shared=False)
-        order = self._order_at(self._state)
+        jobs = upcoming(pipeline, self._order_at(self._state), place, self.batch_size)
         self._metrics.begin(self._state["counts"])
         queue: deque[Pending] = deque()
         left = self._steps
@@ -287,9 +276,11 @@ class MixtureDataset(IterableDataset[Batch]):
                     pipeline.cancel(*queue)
                     queue.clear()
                     self._turn += 1
-                    turn, moves, order = self._turn, self._moves, self._order_at(self._position())
+                    turn, moves = self._turn, self._moves
+                    jobs = upcoming(pipeline, self._order_at(self._position()), place, self.batch_size)
                 while len(queue) <= AHEAD and (left is None or len(queue) < left):
-                    queue.append(self._start(pipeline, order, place))
+                    coming = next(jobs)
+                    queue.append(pipeline.start(coming.job, coming.samples))
                 left = None if left is None else left - 1
                 yield self._deliver(pipeline, queue.popleft())
         finally:
@@ -356,17 +347,13 @@ class MixtureDataset(IterableDataset[Batch]):
         if position is None:
             return
         pipeline = self._pipeline_of(self._num_threads or 1, shared=True)
-        order, index = self._order_at(position.order), position.index
+        order, index, of = self._order_at(position.order), position.index, position.of
         origin, token = self._origin(position), self._parent_token
-        while total is None or index < total:
-            pending = self._start(pipeline, order, place)
-            hop = position.of - 1 if total is None else min(position.of - 1, total - 1 - index)
-            self._skip(order, hop, place)
-            index += 1 + hop
-            batch, note = pipeline.finish(pending)
+        for coming in upcoming(pipeline, order, place, self.batch_size, index=index, of=of, total=total):
+            batch, note = pipeline.finish(pipeline.start(coming.job, coming.samples))
             if isinstance(batch, SlotBatch):
                 batch.note = token, Sent(origin=origin, note=note)
-            self._worker_position = replace(position, index=index, order=order.state_dict())
+            self._worker_position = replace(position, index=coming.after, order=coming.order)
             yield batch
 
     def _skip(self, order: MixtureOrder, steps: int, place: Place) -> None:
