@@ -41,8 +41,9 @@ Block = npt.NDArray[np.uint8]
 _ENOUGH = 3
 """Slots that a worker process needs for one batch at the consumer, one on the way and one in the making."""
 
-_PATIENCE = 50
-"""Milliseconds to wait for one of them before there is a fourth."""
+_PATIENCE = 500, 50
+"""Milliseconds to wait for one of them before there is a fourth, and before each further one: a consumer that was only
+slow for a moment must not cost memory for good, and one that holds batches should not wait each time."""
 
 _FLAGS = 64  # bytes behind a block; [0]: the builder's tensors live, [1]: sent and not yet dropped
 
@@ -136,7 +137,9 @@ class SlotRing:
         A shared ring of a few slots waits a moment first: a consumer in another process is about to drop a batch, and
         memory that is allocated stays.
         """
-        patience = _PATIENCE if self.shared and len(self._slots) >= _ENOUGH else 0
+        patience = 0
+        if self.shared and len(self._slots) >= _ENOUGH:
+            patience = _PATIENCE[len(self._slots) > _ENOUGH]
         slot = self._free()
         while slot is None and patience:
             time.sleep(0.001)
