@@ -261,6 +261,7 @@ class Trainer:
                 batch_size=None,
                 num_workers=self.train.workers,
                 pin_memory=self.group.device.type == "cuda",
+                generator=torch.Generator(),  # else it would draw from the one that dropout draws from
             )
         )
 
