@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -159,11 +160,13 @@ def _frames(
         at_frame(frame)
         pictures = {}
         for slot, stream in streams.items():
-            with _as_data_error(ref, f"{slot}, frame {int(rows[frame])}"):
+            try:
                 image: Image | None = next(stream, None)
                 if image is None:
                     raise DataError("the pictures end early", expected=f"{len(rows)}", found=frame)
                 data, _, size, kept = prepare(image, episode.cameras[slot], options)
+            except Exception as error:
+                _tell(error, ref, f"{slot}, frame {int(rows[frame])}")
             pictures[slot] = Picture(data, size, kept)
         yield pictures
     for slot, stream in streams.items():
@@ -185,20 +188,23 @@ def _as_data_error(ref: EpisodeRef, where: str | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (trouble := _trouble(error)) is not None:
-            raise SourceTroubleError(
-                f"reading episode {ref.id!r} failed: {trouble}",
-                path=ref.file,
-                where=where,
-                hint="the cause is this machine, not the data: run the same command again to resume",
-            ) from error
-        if isinstance(error, DataError):
-            if error.where is None:
-                error.where = where
-            raise
-        if isinstance(error, WdsmixError):
-            raise
-        raise DataError(f"{type(error).__name__}: {error}", where=where) from error
+        _tell(error, ref, where)
+
+
+def _tell(error: Exception, ref: EpisodeRef, where: str | None) -> NoReturn:
+    """Raises an error of reading as what it is a fault of."""
+    if (trouble := _trouble(error)) is not None:
+        raise SourceTroubleError(
+            f"reading episode {ref.id!r} failed: {trouble}",
+            path=ref.file,
+            where=where,
+            hint="the cause is this machine, not the data: run the same command again to resume",
+        ) from error
+    if isinstance(error, WdsmixError):
+        if isinstance(error, DataError) and error.where is None:
+            error.where = where
+        raise error
+    raise DataError(f"{type(error).__name__}: {error}", where=where) from error
 
 
 def _trouble(error: BaseException | None) -> BaseException | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,19 +112,36 @@ class EpisodeBlock:
 
 
 class FrameTexts:
-    """The JSON members of one episode."""
+    """The JSON members of one episode: what its frames share is encoded once."""
 
     def __init__(self, extras: Mapping[str, object], frame_extras: Mapping[str, Sequence[object]], frames: int) -> None:
         taken = _RESERVED.intersection(extras) | _RESERVED.intersection(frame_extras)
         if taken:
             raise DataError("a fact can't have the name of a field of every frame", found=", ".join(sorted(taken)))
+        if odd := [name for name in (*extras, *frame_extras) if not isinstance(name, str)]:
+            raise DataError("a fact's name is not a text", found=repr(odd[0]))
         for name, values in frame_extras.items():
             if len(values) != frames:
                 raise DataError("not one value a frame", where=name, expected=frames, found=len(values))
-        self._base = {name: value for name, value in extras.items() if not _empty(value)}
+        base = {name: value for name, value in extras.items() if not _empty(value)}
         self._columns = dict(frame_extras)
         self.episode = self._text(dict(extras), "the episode")
         check_size("the facts of the episode", self.episode, MAX_EXTRAS_BYTES)
+        self._pieces = self._layout(base)
+        self._tasks: dict[str, str] = {}
+
+    def _layout(self, base: Mapping[str, object]) -> list[tuple[str, str]]:
+        """What every frame's text is made of: texts that are alike in all, and after each a field that is not."""
+        pieces: list[tuple[str, str]] = []
+        alike = "{"
+        for name in sorted({*base, *self._columns, *_RESERVED}):
+            alike += f"{_encode(name)}:"
+            if name in self._columns or name in _RESERVED:
+                pieces.append((alike, name))
+                alike = ","
+            else:
+                alike += f"{self._text(base[name], 'the episode')},"
+        return [*pieces, (alike[:-1] + "}", "")]
 
     def of(self, episode: int, frame: int, timestamp: float, task: str) -> bytes:
         """The JSON member of one frame.
@@ -131,21 +149,43 @@ class FrameTexts:
         Raises:
             DataError: a fact is not JSON.
         """
-        fields = {**self._base, "episode": episode, "frame": frame, "timestamp": timestamp, "task": task}
-        for name, values in self._columns.items():
-            fields[name] = values[frame]
-        text = self._text(fields, f"frame {frame}")
-        check_size("the JSON of a frame", text, 2 * MAX_EXTRAS_BYTES, where=f"frame {frame}")
-        return text.encode()
+        if (quoted := self._tasks.get(task)) is None:
+            quoted = self._tasks[task] = _encode(task)
+        usual = {"episode": str(episode), "frame": str(frame), "timestamp": _value(timestamp), "task": quoted}
+        parts: list[str] = []
+        try:
+            for alike, name in self._pieces:
+                parts.append(alike)
+                if name:
+                    parts.append(usual[name] if name in usual else _value(self._columns[name][frame]))
+            data = "".join(parts).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(f"a fact is not JSON: {error}", where=f"frame {frame}") from error
+        if len(data) > 2 * MAX_EXTRAS_BYTES:
+            check_size("the JSON of a frame", data.decode(), 2 * MAX_EXTRAS_BYTES, where=f"frame {frame}")
+        return data
 
     @staticmethod
-    def _text(fields: dict[str, Any], where: str) -> str:
+    def _text(fields: object, where: str) -> str:
         try:
             text = _encode(fields)
             text.encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(f"a fact is not JSON: {error}", where=where) from error
         return text
+
+
+def _value(value: object) -> str:
+    """What ``_encode`` gives, sooner for what most values are."""
+    if value is None:
+        return "null"
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is int:
+        return str(value)
+    if type(value) is float and math.isfinite(value):
+        return repr(value)
+    return _encode(value)
 
 
 class PictureCount:

@@ -17,7 +17,7 @@ from zlib import adler32
 
 from wdsmix.errors import DataError
 
-__all__ = ["BLOCK", "END", "Member", "iter_members", "padding", "split_name", "ustar_header"]
+__all__ = ["BLOCK", "END", "HeaderTemplate", "Member", "iter_members", "padding", "split_name", "ustar_header"]
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -31,6 +31,7 @@ _PADS = [bytes(n) for n in range(BLOCK)]
 _MODE = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"\0" + b"0" * 11 + b"\0"
 _TAIL = b"\0 0" + bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
+_REST = _TAIL + bytes(167)
 _SUM = sum(_MODE) + sum(_MTIME) + sum(_TAIL) - 32 + 8 * 32  # the checksum field counts as eight spaces
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$", re.DOTALL)
 _ADLER = 65521
@@ -55,6 +56,41 @@ def ustar_header(name: str, size: int) -> bytes:
     digits = b"%011o" % size
     check = _SUM + sum(raw) + sum(digits) + sum(prefix)
     return b"".join((raw.ljust(100, b"\0"), _MODE, digits, _MTIME, b"%06o" % check, _TAIL, prefix.ljust(167, b"\0")))
+
+
+class HeaderTemplate:
+    """Headers of members whose names differ by their stems alone: `ustar_header` with most of its work done before.
+
+    Args:
+        suffix: What follows the stem, dot included.
+    """
+
+    __slots__ = ("_check", "_middle", "_size", "_suffix", "_sum")
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix.encode()
+        self._sum = _SUM + sum(self._suffix)
+        self._size = -1
+        self._middle = b""
+        self._check = 0
+
+    def of(self, stem: bytes, stem_sum: int, size: int) -> bytes:
+        """The header of one member.
+
+        Args:
+            stem: What its name starts with.
+            stem_sum: The sum of the bytes of ``stem``, which all members of a frame share.
+            size: Bytes of its data.
+        """
+        name = stem + self._suffix
+        if len(name) > 100 or not 0 <= size <= _MAX_SIZE:
+            return ustar_header(name.decode(), size)
+        if size != self._size:
+            digits = b"%011o" % size
+            self._middle = _MODE + digits + _MTIME
+            self._check = self._sum + sum(digits)
+            self._size = size
+        return b"".join((name.ljust(100, b"\0"), self._middle, b"%06o" % (self._check + stem_sum), _REST))
 
 
 def _split_prefix(raw: bytes) -> tuple[bytes, bytes]:

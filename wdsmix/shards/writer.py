@@ -23,8 +23,9 @@ from wdsmix.manifest import Dropped, FileEntry
 from wdsmix.shards.content import EpisodeBlock, FrameTexts, Picture, PictureCount
 from wdsmix.shards.files import PARTIAL, file_entry, fsync_file, fsync_folder
 from wdsmix.shards.frames import write_frames
+from wdsmix.shards.members import HeaderTemplate, VectorMembers
 from wdsmix.shards.receipt import EpisodeRow, ShardReceipt
-from wdsmix.shards.tario import END, padding, ustar_header
+from wdsmix.shards.tario import END, padding
 from wdsmix.stats import FieldAccumulator
 
 __all__ = ["Picture", "ShardReceipt", "ShardWriter", "member_order", "npy_header"]
@@ -33,6 +34,8 @@ _FIRST = ("state", "action", "reward", "done")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _MEMBER = re.compile(r"[a-z0-9_][a-z0-9_-]*(\.[a-z0-9_-]+)*")
 _MAX_FRAME = 2**32 - 1
+_WRITE_BYTES = 1 << 18
+"""Bytes gathered before they go to the file and into its hash."""
 _COLUMNS: dict[str, npt.DTypeLike] = {
     "offset": np.uint64,
     "length": np.uint32,
@@ -83,6 +86,8 @@ class ShardWriter:
         self._cameras = dict(sorted(cameras.items(), key=lambda item: _natural(item[0])))
         self._tar_path = self.folder / f"{shard}.tar"
         self._frames_path = self.folder / f"{shard}.frames.arrow"
+        self._headers = {slot: HeaderTemplate(f".{suffix}") for slot, suffix in self._cameras.items()}
+        self._text_header = HeaderTemplate(".json")
         self._tar = _partial(self._tar_path).open("wb", buffering=0)
         self._offset = 0
         self._sha = hashlib.sha256()
@@ -195,27 +200,31 @@ class ShardWriter:
         tasks: list[str],
         counts: dict[str, PictureCount],
     ) -> None:
-        rows = [
-            (f".{name}.npy", self._heads[name], block.vectors[name].tobytes(), 4 * self._widths[name])
-            for name in self._widths
-            if name in block.vectors
-        ]
+        vectors = VectorMembers(
+            block.episode,
+            {name: block.vectors[name] for name in self._widths if name in block.vectors},
+            self._heads,
+        )
         timestamps, chosen = block.timestamp.tolist(), block.task.tolist()
+        headers, text_header = self._headers, self._text_header
+        pending: list[bytes] = []
+        start, offset = self._offset, self._offset
         for number in range(len(block)):
             pictures = next(frames, None)
             if pictures is None:
                 raise DataError("the pictures end early", expected=f"{len(block)} frames", found=number)
-            stem = f"{block.episode:06d}_{number:06d}"
-            pieces: list[bytes] = []
+            stem = b"%06d_%06d" % (block.episode, number)
+            stem_sum = sum(stem)
+            pieces: list[bytes | memoryview] = []
             found = 0
-            for slot, suffix in self._cameras.items():
+            for slot, header in headers.items():
                 picture = pictures.get(slot)
                 if picture is None:
                     continue
                 data = picture.data if isinstance(picture, Picture) else picture
                 found += 1
                 counts[slot].see(picture, slot, number)
-                pieces += (ustar_header(f"{stem}.{suffix}", len(data)), data, padding(len(data)))
+                pieces += (header.of(stem, stem_sum, len(data)), data, padding(len(data)))
             if found != len(pictures):
                 raise DataError(
                     "a camera that the set does not have",
@@ -223,21 +232,24 @@ class ShardWriter:
                     expected=f"some of {', '.join(self._cameras) or 'none'}",
                     found=", ".join(map(str, pictures)),
                 )
-            for suffix, head, data, width in rows:
-                size = len(head) + width
-                place = number * width
-                pieces += (ustar_header(stem + suffix, size), head, data[place : place + width], padding(size))
+            pieces.append(vectors.of(number))
             data = texts.of(block.episode, number, timestamps[number], tasks[chosen[number]])
-            pieces += (ustar_header(stem + ".json", len(data)), data, padding(len(data)))
+            pieces += (text_header.of(stem, stem_sum, len(data)), data, padding(len(data)))
             whole = b"".join(pieces)
             if len(whole) > _MAX_FRAME:
                 raise DataError("a frame is too large", where=f"frame {number}", found=f"{len(whole)} bytes")
-            block.offset[number] = self._offset
+            block.offset[number] = offset
             block.length[number] = len(whole)
             block.crc32c[number] = google_crc32c.value(whole)
-            self._put(whole)
+            offset += len(whole)
+            pending.append(whole)
+            if offset - start >= _WRITE_BYTES:
+                self._put(b"".join(pending))
+                pending.clear()
+                start = offset
         if next(frames, None) is not None:
             raise DataError("more pictures than rows", expected=f"{len(block)} frames")
+        self._put(b"".join(pending))
 
     def _put(self, data: bytes) -> None:
         written = self._tar.write(data)
