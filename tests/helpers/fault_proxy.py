@@ -31,7 +31,8 @@ class Fault:
     """One way to break answers.
 
     kind: ``fin`` or ``rst`` (cut after ``after`` bytes of body), ``503`` and ``200`` (said without asking the server),
-    ``stall`` (silent for ``seconds`` after ``after`` bytes, then closed), ``flip`` (one bit of byte ``after``),
+    ``stall`` (silent for ``seconds`` after ``after`` bytes of an answer, or before that to a PUT, then closed; ``over``
+    tells whether that time has passed), ``flip`` (one bit of byte ``after``),
     ``rst-request`` (reset before the server sees it), ``lost`` (reset after the server has done it).
     """
 
@@ -42,6 +43,7 @@ class Fault:
     method: str = "GET"
     path: str = ""
     then: Callable[[], Any] | None = None
+    over: bool = False
 
     def fits(self, method: str, path: str) -> bool:
         return self.times > 0 and method == self.method and self.path in path
@@ -159,8 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
         answer = link.getresponse()
         time.sleep(self.owner.first_byte)
         seen.status = answer.status
-        if fault and fault.kind == "lost":
+        if fault and (fault.kind == "lost" or (fault.kind == "stall" and self.command in ("PUT", "POST"))):
             answer.read()
+            time.sleep(fault.seconds)
+            fault.over = True
             self._cut(reset=True)
             return
         self.send_response_only(answer.status)
@@ -184,6 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
                 fault.happen()
                 if fault.kind == "stall":
                     time.sleep(fault.seconds)
+                    fault.over = True
                 self._cut(reset=fault.kind == "rst")
                 break
             if fault and fault.kind == "flip" and seen.sent <= fault.after < seen.sent + len(chunk):

@@ -20,6 +20,8 @@ class S3Server:
     access_key: str
     secret_key: str
     client: Any
+    real: bool = False
+    """Whether it keeps objects on a disk, and is none of this process."""
 
     def bucket(self) -> str:
         """A new bucket."""

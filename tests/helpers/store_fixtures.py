@@ -66,7 +66,7 @@ def rados(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
             if done.returncode:
                 pytest.fail(f"radosgw did not start: {done.stderr[-2000:]}")
             url = f"http://127.0.0.1:{port}"
-            yield S3Server(url, "testkey", "testsecret", connect("s3", url, "testkey", "testsecret"))
+            yield S3Server(url, "testkey", "testsecret", connect("s3", url, "testkey", "testsecret"), real=True)
         finally:
             for file in (folder / "run").glob("*.pid"):
                 with contextlib.suppress(ProcessLookupError, ValueError):

@@ -113,6 +113,43 @@ def test_a_flipped_byte_is_fetched_again(
     assert gets(proxy).count("train-00001.tar") == 2
 
 
+def test_a_byte_that_is_flipped_every_time(
+    toy: Path, url: str, proxy: FaultProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy.faults = [Fault(kind="flip", path="train-00001.tar", after=5000, times=100)]
+    assert main(["fetch", url, str(tmp_path / "out")]) == 1
+    out = capsys.readouterr().out
+    assert "train-00001.tar: damaged in the store: fetched twice" in out
+    assert gets(proxy).count("train-00001.tar") == 2
+    assert set(files_of(tmp_path / "out")) == set(files_of(toy)) - {"manifest.json", "train-00001.tar"}
+    proxy.faults = []
+    assert main(["fetch", url, str(tmp_path / "out"), "--quiet"]) == 0
+    assert files_of(tmp_path / "out") == files_of(toy)
+
+
+def test_a_stall_is_given_up_and_resumed(
+    tmp_path: Path,
+    server: S3Server,
+    proxy: FaultProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, out = tmp_path / "heavy", tmp_path / "out"
+    heavy_set(source, [3_000_000])
+    url = f"s3://{server.bucket()}/h"
+    assert main(["push", str(source), url, "--quiet"]) == 0
+    monkeypatch.setenv("WDSMIX_STORE_TIMEOUT", "1")
+    stall = Fault(kind="stall", path="00000.tar", after=2_000_000, seconds=30.0)
+    proxy.faults, proxy.log = [stall], []
+    assert main(["fetch", url, str(out), "--jobs", "1"]) == 0
+    assert "retried 1 times: the server went silent" in capsys.readouterr().out
+    assert not stall.over
+    first, second = proxy.seen("GET", "00000.tar")
+    assert first.sent == 2_000_000
+    assert 1_500_000 < int(second.range.removeprefix("bytes=").split("-")[0]) <= 2_000_000
+    assert files_of(out) == files_of(source)
+
+
 def test_damage_in_the_store_is_named_and_the_rest_kept(
     toy: Path, url: str, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

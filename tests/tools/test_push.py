@@ -190,6 +190,27 @@ def test_uploads_are_tried_again(
     assert found == files_of(tmp_path / "heavy")
 
 
+def test_a_stalled_upload_is_given_up_and_sent_again(
+    tmp_path: Path,
+    server: S3Server,
+    proxy: FaultProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("WDSMIX_STORE_TIMEOUT", "2")
+    folder, bucket = tmp_path / "heavy", server.bucket()
+    heavy_set(folder, [12_000_000])
+    stall = Fault(kind="stall", method="PUT", path="partNumber=2", seconds=30.0)
+    proxy.faults = [stall]
+    assert main(["push", str(folder), f"s3://{bucket}/h", "--part-size", "5"]) == 0
+    assert "retried 1 times: the server went silent" in capsys.readouterr().out
+    assert not stall.over
+    assert len(proxy.seen("PUT", "partNumber=2")) == 2
+    found = stored(server, bucket, f"h/{version_of(folder)}")
+    found.pop(".pushed.json")
+    assert found == files_of(folder)
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "latest.json"])
 def test_an_answer_lost_after_the_write_is_no_conflict(
     toy: Path, server: S3Server, proxy: FaultProxy, name: str
@@ -201,7 +222,7 @@ def test_an_answer_lost_after_the_write_is_no_conflict(
 
 def test_killed_in_the_middle_of_a_shard(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> None:
     folder = tmp_path / "heavy"
-    heavy_set(folder, [50_000_000])
+    heavy_set(folder, [200_000_000 if server.real else 50_000_000])
     bucket = server.bucket()
     parts = -(-(folder / "train-00000.tar").stat().st_size // PART)
     words = ["push", folder, f"s3://{bucket}/h", "--part-size", "5", "--jobs", "2"]
@@ -288,6 +309,41 @@ def test_two_pushes_race_for_latest(tmp_path: Path, s3: S3Server, bucket: str) -
     for folder in folders:  # the loser publishes by pushing again
         assert main(["push", str(folder), f"s3://{bucket}/toy", "--quiet"]) == 0
         assert json.loads(s3.get(bucket, "toy/latest.json"))["version"] == version_of(folder)
+
+
+def test_one_version_from_two_places_at_once(tmp_path: Path, s3: S3Server, bucket: str) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        heavy_set(folder, [7_000_000, 100_000])
+    planned = threading.Barrier(2)
+    errors: list[Exception] = []
+
+    def one(folder: Path) -> None:
+        try:
+            options = PushOptions(jobs=2, part=PART)
+            push(folder, open_store(f"s3://{bucket}/h"), options, planned=lambda _: planned.wait(20) and None)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(folder,)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    found = stored(s3, bucket, f"h/{version_of(folders[0])}")
+    found.pop(".pushed.json")
+    assert found == files_of(folders[0])
+    assert main(["validate", f"s3://{bucket}/h", "--level", "head", "--quiet"]) == 0
+
+
+def test_two_pushes_of_one_folder(toy: Path, s3: S3Server, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def again(_: object) -> None:
+        assert main(["push", str(toy), f"s3://{bucket}/toy", "--quiet"]) == 3
+        assert "another process is pushing this set to the same place" in capsys.readouterr().err
+
+    push(toy, open_store(f"s3://{bucket}/toy"), PushOptions(jobs=2), planned=again)
+    assert main(["push", str(toy), f"s3://{bucket}/toy", "--quiet"]) == 0
 
 
 def test_a_store_without_conditions_is_refused(
