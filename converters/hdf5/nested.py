@@ -91,7 +91,8 @@ def nested_parts(tree: Tree, group: str, keys: Sequence[str], base: str, *, what
 
 
 def _in_colours(name: str, dataset: h5py.Dataset) -> bool:
-    shape, kind, bytes_each = dataset.shape or (), dataset.dtype.kind, dataset.dtype.itemsize
+    shape: tuple[int, ...] = dataset.shape or ()
+    kind, bytes_each = str(dataset.dtype.kind), int(dataset.dtype.itemsize)
     if any(word in name.lower() for word in _NO_COLOURS):
         return False
     if kind == "O":

@@ -105,10 +105,10 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 
 def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
     there = tree.children(join(group, "obs"))
-    default = next((keys for keys in _STATES if all(key in there for key in keys)), None)
+    default: tuple[str, ...] | None = next((keys for keys in _STATES if all(key in there for key in keys)), None)
     if default is None and tree.dataset(join(group, "robot_states")) is not None:
         default = ("robot_states",)
-    if default is None and not options.state:
+    if not default and not options.state:
         raise Hdf5Error(
             "none of the default state keys",
             path=str(tree.path),

@@ -93,7 +93,7 @@ def control_kinds(mode: str, width: int) -> tuple[DimensionKind, ...]:
     delta: DimensionKind = "delta"
     moves: tuple[DimensionKind, ...]
     if mode in ("pd_joint_pos", "pd_ee_pose", "pd_ee_pos"):
-        return ("absolute",) * width
+        return cast("tuple[DimensionKind, ...]", ("absolute",) * width)
     if re.fullmatch(r"pd_joint(_target)?_delta_pos", mode):
         moves = (delta,) * 7
     elif re.fullmatch(r"pd_ee(_target)?_delta_pose", mode):

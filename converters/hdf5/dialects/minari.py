@@ -77,7 +77,7 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 
 def _holds_pictures(tree: Tree, path: str, dataset: h5py.Dataset) -> bool:
     """Whether rows of bytes are encoded pictures, by the first of them."""
-    shape = dataset.shape or ()
+    shape: tuple[int, ...] = dataset.shape or ()
     if len(shape) != 2 or dataset.dtype.kind not in "iu" or dataset.dtype.itemsize != 1 or shape[0] == 0:
         return False
     tree.check_stored(path, dataset)

@@ -93,7 +93,8 @@ def _controllers(config: object, robots: int) -> list[Mapping[str, object]]:
         return []
     body = config.get("body_parts")
     if isinstance(body, dict):
-        arms = body.get("arms") if isinstance(body.get("arms"), dict) else body
+        nested = body.get("arms")
+        arms = nested if isinstance(nested, dict) else body
         return [arms[side] for side in ("right", "left") if isinstance(arms.get(side), dict)]
     return [config] * robots
 
@@ -114,8 +115,9 @@ def controller_kinds(env: Mapping[str, object], width: int) -> tuple[DimensionKi
         if kind not in spaces:
             return ()
         delta = control.get("input_type", "delta") == "delta" and control.get("control_delta", True) is not False
-        moves: list[DimensionKind] = ["delta"] * 3 + ["delta_rotation"] * (spaces[str(kind)] - 3)
-        kinds += moves if delta else ["absolute"] * len(moves)
+        turns = spaces[str(kind)] - 3
+        kinds += ["delta"] * 3 if delta else ["absolute"] * 3
+        kinds += ["delta_rotation"] * turns if delta else ["absolute"] * turns
         kinds.append("absolute")
     return tuple(kinds) if len(kinds) == width else ()
 
