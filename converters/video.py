@@ -157,6 +157,8 @@ class VideoReader:
         self._decoder: Iterator[Any] | None = None
         self._next = 0
         self._last: tuple[int, Any] | None = None
+        self._damaged: int | None = None
+        """A frame that was concealed, as long as those decoded are predicted from it."""
         try:
             self._index()
         except BaseException:
@@ -242,7 +244,7 @@ class VideoReader:
         self._container.close()
         self._container = _opened(self.path)
         self._stream = self._container.streams.video[0]
-        self._decoder, self._last = None, None
+        self._decoder, self._last, self._damaged = None, None, None
         self._next = 0
 
     def read(
@@ -308,7 +310,7 @@ class VideoReader:
             try:
                 self._container.seek(self._key_stamps[back], stream=self._stream, backward=True)
                 self._decoder = self._container.decode(self._stream)
-                self._next, self._last = -1, None
+                self._next, self._last, self._damaged = -1, None, None
                 position, frame = self._decode(number)
             except (DataError, self._av.error.FFmpegError):
                 continue
@@ -326,8 +328,13 @@ class VideoReader:
                 position = self._number.get(frame.pts) if frame.pts is not None else None
                 if position is None or position < self._next:
                     continue
-                if position == number and getattr(frame, "is_corrupt", False):
-                    raise self._bad("a frame is damaged", where=f"frame {number}")
+                if getattr(frame, "is_corrupt", False):
+                    self._damaged = position
+                elif self._damaged is not None and frame.key_frame:
+                    self._damaged = None
+                if position == number and self._damaged is not None:
+                    damage = "" if position == self._damaged else f", which is made from frame {self._damaged}"
+                    raise self._bad("a frame is damaged", where=f"frame {number}{damage}")
                 self._next = position + 1
                 return position, frame
         except self._av.error.FFmpegError as error:

@@ -89,7 +89,8 @@ class LeRobotSource:
     def _ref(self, found: Survey, episode: int) -> EpisodeRef:
         meta, place = found.metas[episode], found.index.places.get(episode)
         hinted = found.locator.data(meta)
-        file = place.file if place is not None else hinted or f"episode {episode}"
+        named = found.locator.data_name(meta)
+        file = place.file if place is not None else hinted or named or f"episode {episode}"
         split = next((name for name, (low, high) in found.info.splits.items() if low <= episode < high), None)
         fault, whole_file = self._fault(found, episode, place, hinted)
         if fault:
@@ -127,12 +128,15 @@ class LeRobotSource:
             return "its rows are there, but the table of episodes does not list it", False
         if place is None and not self._tree.remote:
             if hinted is None:
-                return "no data file holds it", False
+                named = found.locator.data_name(found.metas[episode])
+                return "no data file holds it" + (f": there is no {named}" if named else ""), False
             if hinted in found.index.broken:
                 return f"{hinted}: {found.index.broken[hinted]}", True
             return f"its rows are not in {hinted}, nor in any other data file", False
         if place is None and not found.metas[episode].length:
             return "the metadata tell no length", False
+        if episode in found.index.scattered:
+            return f"its rows are in several data files: {found.index.scattered[episode]}", False
         if episode in found.index.unordered:
             return "its rows are not together in the data file", False
         if not self._options.allow_no_camera:

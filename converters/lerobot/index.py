@@ -38,6 +38,9 @@ class DataIndex:
     warnings: list[str] = field(default_factory=list)
     unordered: set[int] = field(default_factory=set)
     """Episodes whose rows are not one run: refused."""
+    scattered: dict[int, str] = field(default_factory=dict)
+    """Episodes whose rows are in several files -> which: refused."""
+    _found: dict[int, list[Place]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: Tree, locator: Locator, metas: Mapping[int, EpisodeMeta]) -> DataIndex:
@@ -65,24 +68,39 @@ class DataIndex:
                 else:
                     index.broken[file] = _reason(result)
                 continue
-            index._add(file, result, hints.get(file, set()))
+            index._add(file, result)
+        index._settle(hints, metas)
         if strays:
             index.warnings.append(
                 f"{len(strays)} data files without episode_index are left out, the first: {strays[0]}"
             )
         return index
 
-    def _add(self, file: str, runs: Sequence[tuple[int, int, int]], hinted: set[int]) -> None:
+    def _add(self, file: str, runs: Sequence[tuple[int, int, int]]) -> None:
         for episode, start, stop in runs:
-            there = self.places.get(episode)
-            if there is not None and there.file == file:
+            there = self._found.setdefault(episode, [])
+            if there and there[-1].file == file:
                 self.unordered.add(episode)
-            elif there is None or episode in hinted:
-                if there is not None:
-                    self.warnings.append(f"episode {episode} is in {there.file} and in {file}; the latter is taken")
-                self.places[episode] = Place(file=file, start=start, stop=stop)
             else:
-                self.warnings.append(f"episode {episode} is in {there.file} and in {file}; the former is taken")
+                there.append(Place(file=file, start=start, stop=stop))
+
+    def _settle(self, hints: Mapping[str, set[int]], metas: Mapping[int, EpisodeMeta]) -> None:
+        """Chooses where several files hold an episode: copies of it, or pieces."""
+        for episode, there in self._found.items():
+            length = metas[episode].length if episode in metas else 0
+            counts = [place.stop - place.start for place in there]
+            hinted = [place for place in there if episode in hints.get(place.file, ())]
+            whole = [place for place, count in zip(there, counts, strict=True) if count == length]
+            best = next((place for place in hinted if place in whole), None) or (whole or hinted or there)[0]
+            self.places[episode] = best
+            if len(there) == 1:
+                continue
+            shown = ", ".join(f"{place.file} ({count} rows)" for place, count in zip(there, counts, strict=True))
+            if not whole and (sum(counts) == length or len(set(counts)) > 1):
+                self.scattered[episode] = shown
+            else:
+                self.warnings.append(f"episode {episode} is in several data files: {shown}; {best.file} is taken")
+        self._found.clear()
 
 
 def _reason(error: DataError) -> str:

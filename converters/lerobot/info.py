@@ -17,6 +17,8 @@ __all__ = ["DEFAULT_COLUMNS", "Feature", "Info", "read_info", "read_json"]
 
 DEFAULT_COLUMNS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
+_MAX_JSON = 64 << 20
+
 _DATA = {
     2: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
     3: "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
@@ -79,9 +81,11 @@ def read_json(tree: Tree, name: str) -> object:
         DataError: not there, empty, an LFS pointer, or no JSON.
     """
     path = tree.open_path(name)
-    data = path.read_bytes() if path.is_file() else None
-    if data is None:
+    if not path.is_file():
         raise DataError("missing", path=name)
+    if path.stat().st_size > _MAX_JSON:
+        raise DataError("too large", path=name, expected=f"at most {_MAX_JSON} bytes", found=path.stat().st_size)
+    data = path.read_bytes()
     if not data.strip(b"\0 \r\n\t"):
         raise DataError("is empty", path=name, found=f"{len(data)} bytes")
     if lfs_pointer(path):

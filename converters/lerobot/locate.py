@@ -41,12 +41,16 @@ class Locator:
 
     def data(self, meta: EpisodeMeta) -> str | None:
         """The data file that the metadata name for an episode."""
-        name = filled(self._info.data_path, self._variables(meta, meta.chunk, meta.file))
+        name = self.data_name(meta)
         if name in self._names:
             return name
         same = self._by_base.get(f"episode_{meta.index:06d}.parquet", ())
         known = {n for n in same if n.split("/")[0] in self._tops}
         return min(known, default=None)
+
+    def data_name(self, meta: EpisodeMeta) -> str | None:
+        """The name that the template gives to the data file, there or not."""
+        return filled(self._info.data_path, self._variables(meta, meta.chunk, meta.file))
 
     def video(self, key: str, meta: EpisodeMeta) -> str | None:
         """The video of a camera in which an episode is; None where no such file is there."""

@@ -67,14 +67,22 @@ def read_modality(tree: Tree) -> Modality:
 
 def _part(where: str, name: str, raw: object, column: str) -> ModalityPart:
     start, end = (raw.get("start"), raw.get("end")) if isinstance(raw, dict) else (None, None)
-    if not isinstance(raw, dict) or not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end:
-        raise DataError("not a slice", path="meta/modality.json", where=where, expected="start < end", found=str(raw))
+    whole = type(start) is int and type(end) is int
+    if not isinstance(raw, dict) or not whole or not 0 <= start < end:
+        raise DataError(
+            "not a slice", path="meta/modality.json", where=where, expected="start < end", found=str(raw)[:200]
+        )
+    absolute = raw.get("absolute", True)
+    if not isinstance(absolute, bool):
+        raise DataError(
+            "not true or false", path="meta/modality.json", where=f"{where}.absolute", found=str(absolute)[:80]
+        )
     return ModalityPart(
         name=name,
         column=str(raw.get("original_key") or column),
         start=start,
         end=end,
-        absolute=bool(raw.get("absolute", True)),
+        absolute=absolute,
         rotation=str(raw.get("rotation_type") or ""),
     )
 

@@ -85,12 +85,12 @@ class EpisodeReader:
         self._data = place.file
         reader = self.rows.reader("rows", self.tree, place.file, self.roles.columns, batch=_ROWS)
         table = reader.table(place.start, place.stop)
-        order = self._order(table, opening, place)
+        order, index = self._order(table, opening, place)
         if order is not None:
             table = table.take(pa.array(order))
         stamps = _stamps(table)
         vectors, bad = self._vectors(table, place)
-        images, cameras, told = self._images(opening, place, table.num_rows, stamps, order)
+        images, cameras, told = self._images(opening, place, table.num_rows, stamps, order, index)
         tasks, task_index = self._tasks(table, opening)
         extras: dict[str, object] = {"frame_mapping": told} if told else {}
         kept: npt.NDArray[np.int64] | None = None
@@ -146,8 +146,14 @@ class EpisodeReader:
             found=", ".join(opening.search[:3]) or "no data file",
         )
 
-    def _order(self, table: pa.Table, opening: Opening, place: Place) -> npt.NDArray[np.int64] | None:
-        """Row of each frame, where ``frame_index`` tells that rows are out of order; None where they are in order."""
+    def _order(
+        self, table: pa.Table, opening: Opening, place: Place
+    ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
+        """What ``frame_index`` tells.
+
+        Returns:
+            Row of each frame where rows are out of order, and the numbers where some are missing; else None.
+        """
         rows = table.num_rows
         if "episode_index" in table.column_names:
             own = integers(table.column("episode_index"), key="episode_index")
@@ -155,15 +161,16 @@ class EpisodeReader:
                 found = sorted(set(own.tolist()))[:3]
                 raise DataError("rows of another episode", path=place.file, expected=opening.episode, found=found)
         if "frame_index" not in table.column_names or not rows:
-            return None
+            return None, None
         try:
             numbers = integers(table.column("frame_index"), key="frame_index")
         except DataError:
-            return None
+            return None, None
         order = np.argsort(numbers, kind="stable")
-        if (order == np.arange(rows)).all() or (numbers[order] != np.arange(rows)).any():
-            return None
-        return order.astype(np.int64)
+        ordered = numbers[order]
+        if (ordered != np.arange(rows)).any():
+            return None, ordered if (numbers == ordered).all() else None
+        return (None if (order == np.arange(rows)).all() else order.astype(np.int64)), None
 
     def _vectors(self, table: pa.Table, place: Place) -> tuple[dict[str, Float32Array], npt.NDArray[np.bool_]]:
         bad = np.zeros(table.num_rows, bool)
@@ -203,6 +210,7 @@ class EpisodeReader:
         rows: int,
         stamps: npt.NDArray[np.float64] | None,
         order: npt.NDArray[np.int64] | None,
+        index: npt.NDArray[np.int64] | None,
     ) -> tuple[dict[str, ImageStream], dict[str, Camera], dict[str, str]]:
         images: dict[str, ImageStream] = {}
         cameras: dict[str, Camera] = {}
@@ -226,6 +234,7 @@ class EpisodeReader:
                         segment=filmed.segment,
                         stamps=stamps,
                         policy=self.video_mismatch,
+                        index=index,
                     )
                 except DataError as error:
                     error.where = role.key

@@ -60,6 +60,8 @@ def options_from(args: argparse.Namespace) -> LeRobotOptions:
     Raises:
         ConfigError: a value is bad, or the file of ``--info`` is.
     """
+    if args.fps is not None and not args.fps > 0:
+        raise ConfigError("bad value", where="--fps", expected="a rate in frames per second", found=args.fps)
     keep = [key.strip() for key in str(args.keep or "all").split(",") if key.strip()]
     return LeRobotOptions(
         cameras=dict(getattr(args, "camera", None) or {}),

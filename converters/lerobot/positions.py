@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wdsmix.errors import DataError
 
-__all__ = ["Segment", "frame_numbers", "median_rate"]
+__all__ = ["Segment", "agreeing", "frame_numbers", "in_order", "median_rate"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,8 @@ class Segment:
     """Start of the next episode in this file, s; None: it is the last one."""
     total: int
     """Frames of all episodes in this file."""
+    counted: bool = True
+    """Whether the metadata's start agrees with counting, as far as it tells; see `in_order`."""
 
 
 def frame_numbers(
@@ -41,6 +43,7 @@ def frame_numbers(
     segment: Segment | None,
     stamps: npt.NDArray[np.float64] | None,
     policy: Literal["nearest", "drop"],
+    index: npt.NDArray[np.int64] | None = None,
 ) -> tuple[npt.NDArray[np.int64], str]:
     """Maps the rows of an episode to the frames of a video.
 
@@ -51,6 +54,7 @@ def frame_numbers(
         segment: Its place in a shared file; None: the file is the episode's own.
         stamps: float64 [rows] time stamps of the rows, s; None where there are none.
         policy: What is done where the counts differ by more than one.
+        index: int64 [rows] ``frame_index`` of the rows; tells the frames where rows were taken out of an episode.
 
     Returns:
         int64 [rows], ascending, and what is to be told of it: empty where counts agree.
@@ -60,7 +64,9 @@ def frame_numbers(
     """
     first, there = (0, frames) if segment is None else _extent(rows, frames, rate, segment)
     if there == rows:
-        return np.arange(first, first + rows, dtype=np.int64), ""
+        return np.arange(first, first + rows, dtype=np.int64), _shortage(frames, segment, policy)
+    if index is not None and rows < there and _has_gaps(index, there):
+        return index + first, f"{there - rows} frames have no row: mapped by frame_index"
     if there == rows - 1 and there > 0:
         numbers = np.arange(first, first + rows, dtype=np.int64)
         numbers[-1] -= 1
@@ -76,13 +82,81 @@ def frame_numbers(
     return nearest + first, f"{there} frames for {rows} rows: mapped by time"
 
 
+def _has_gaps(index: npt.NDArray[np.int64], frames: int) -> bool:
+    """Whether rows were taken out of an episode whose video kept all frames."""
+    if not len(index) or index[0] < 0 or not frames - 1 <= index[-1] + 1 <= frames:
+        return False
+    steps = np.diff(index)
+    return bool((steps > 0).all() and (index[0] > 0 or (steps > 1).any()))
+
+
+def _shortage(frames: int, segment: Segment | None, policy: Literal["nearest", "drop"]) -> str:
+    """What is to be told of an episode of a file that holds fewer frames than its episodes have rows."""
+    if segment is None or frames >= segment.total - 1 or segment.start is None:
+        return ""
+    counts = f"{frames} frames for {segment.total} rows of the episodes in it"
+    if policy == "drop":
+        raise DataError("the video lacks frames, and nothing tells where", found=counts)
+    return f"the video lacks frames ({counts}), and nothing tells where: mapped by the metadata's start"
+
+
+def in_order(starts: Sequence[float | None], lengths: Sequence[int], numbers: Sequence[int], rate: float) -> list[int]:
+    """The order in which episodes follow each other in a file: by their starts, unless their numbers fit these better.
+
+    A start that can't be true (below zero, or far from where the frames before it end) would otherwise move all others.
+
+    Args:
+        starts: s, by the metadata; None where they tell none.
+        lengths: Rows of each.
+        numbers: Episode number of each.
+        rate: Frames per second.
+
+    Returns:
+        Places in the arguments.
+    """
+    by_number = sorted(range(len(starts)), key=lambda k: numbers[k])
+    if any(start is None for start in starts):
+        return by_number
+    by_start = sorted(range(len(starts)), key=lambda k: (starts[k], numbers[k]))
+    if by_start == by_number:
+        return by_start
+    return max(by_start, by_number, key=lambda order: sum(agreeing(order, starts, lengths, rate)))
+
+
+def agreeing(order: Sequence[int], starts: Sequence[float | None], lengths: Sequence[int], rate: float) -> list[bool]:
+    """For each place of an order, whether the metadata's start is where the frames before it end.
+
+    Starts that are sums of many rounded durations drift; half a frame an episode is allowed.
+    """
+    found, before = [], 0
+    for rank, place in enumerate(order):
+        start = starts[place]
+        found.append(start is None or abs(start * rate - before) <= max(1.6, 0.5 * rank))
+        before += lengths[place]
+    return found
+
+
 def _extent(rows: int, frames: int, rate: float, segment: Segment) -> tuple[int, int]:
     """First frame of an episode in a shared file, and how many frames it has there.
 
     Counting is exact where the file holds what its episodes need, no more and no less. Otherwise (episodes were cut out
     of the metadata, or frames are missing) the metadata's start time, rounded to a whole frame, tells.
     """
+    if segment.start is None and abs(segment.total - frames) > 1:
+        raise DataError(
+            "nothing tells where the episode is in the video: the metadata have no start, and the counts differ",
+            expected=f"{segment.total} frames, one a row of the episodes in it",
+            found=f"{frames} frames",
+        )
+    if segment.total == frames and not segment.counted:
+        raise DataError(
+            "the metadata's start is not where the frames of the episodes before it end",
+            expected=f"{segment.before / rate:g} s (frame {segment.before})",
+            found=f"{segment.start:g} s",
+        )
     if segment.total == frames or segment.start is None:
+        if segment.start is None and segment.before + rows == segment.total == frames + 1:
+            return segment.before, rows - 1
         if segment.before + rows > frames:
             raise DataError(
                 "the video ends before the episode",

@@ -18,7 +18,7 @@ from wdsmix.converters.lerobot.locate import Locator
 from wdsmix.converters.lerobot.modality import Modality, read_modality
 from wdsmix.converters.lerobot.open_episode import Filmed
 from wdsmix.converters.lerobot.options import LeRobotOptions
-from wdsmix.converters.lerobot.positions import Segment
+from wdsmix.converters.lerobot.positions import Segment, agreeing, in_order
 from wdsmix.converters.lerobot.roles import Roles, choose_roles
 from wdsmix.converters.lerobot.tables import EpisodeMeta, open_parquet, read_episodes, read_subtasks, read_tasks
 from wdsmix.converters.lerobot.tree import Tree
@@ -85,7 +85,9 @@ def survey(tree: Tree, options: LeRobotOptions) -> Survey:
     metas = dict(sorted({**{e: EpisodeMeta(index=e, length=0) for e in index.places}, **metas}.items()))
     schema, widths = _schema(tree, info, locator, index, metas, warnings)
     found = {
-        key: _films(key, metas, index, locator) for key, feature in info.features.items() if feature.dtype == "video"
+        key: _films(key, metas, index, locator, fps)
+        for key, feature in info.features.items()
+        if feature.dtype == "video"
     }
     cameras = choose_cameras(info, options, modality, schema, {key: len(films) for key, films in found.items()})
     roles = choose_roles(info, options, modality, schema, widths, warnings)
@@ -174,7 +176,9 @@ def _schema(
     )
 
 
-def _films(key: str, metas: Mapping[int, EpisodeMeta], index: DataIndex, locator: Locator) -> dict[int, Filmed]:
+def _films(
+    key: str, metas: Mapping[int, EpisodeMeta], index: DataIndex, locator: Locator, fps: float
+) -> dict[int, Filmed]:
     """Episode -> where its pictures of one camera are."""
     files: dict[str, list[EpisodeMeta]] = {}
     for meta in metas.values():
@@ -185,23 +189,29 @@ def _films(key: str, metas: Mapping[int, EpisodeMeta], index: DataIndex, locator
         if len(of) == 1 and key not in of[0].spans:
             films[of[0].index] = Filmed(file=file, segment=None)
             continue
-        spans = [(meta.spans.get(key), meta) for meta in of]
-        spans.sort(key=lambda pair: (pair[0].start if pair[0] and pair[0].start is not None else 0.0, pair[1].index))
-        lengths = [_length(meta, index.places.get(meta.index)) for _, meta in spans]
+        spans = [meta.spans.get(key) for meta in of]
+        starts = [span.start if span else None for span in spans]
+        lengths = [_length(meta, index.places.get(meta.index)) for meta in of]
+        order = in_order(starts, lengths, [meta.index for meta in of], fps)
+        agree = agreeing(order, starts, lengths, fps)
+        most = 2 * sum(agree) > len(agree)  # then a start that does not fit is the one that is wrong
         total, before = sum(lengths), 0
-        for place, ((span, meta), length) in enumerate(zip(spans, lengths, strict=True)):
-            following = spans[place + 1][0] if place + 1 < len(spans) else None
-            films[meta.index] = Filmed(
+        for rank, place in enumerate(order):
+            span, following = spans[place], None
+            if rank + 1 < len(order):
+                following = starts[order[rank + 1]]
+            films[of[place].index] = Filmed(
                 file=file,
                 segment=Segment(
-                    start=span.start if span else None,
+                    start=starts[place],
                     stop=span.stop if span else None,
                     before=before,
-                    after=following.start if following else None,
+                    after=following,
                     total=total,
+                    counted=agree[rank] or most,
                 ),
             )
-            before += length
+            before += lengths[place]
     return films
 
 

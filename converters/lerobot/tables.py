@@ -18,6 +18,7 @@ from wdsmix.errors import DataError
 
 __all__ = ["EpisodeMeta", "Span", "clean_task", "open_parquet", "read_episodes", "read_subtasks", "read_tasks"]
 
+_LINE_BYTES = 16 << 20
 _VIDEO_COLUMN = re.compile(r"videos/(.+)/(chunk_index|file_index|from_timestamp|to_timestamp)")
 _TENSOR = re.compile(r"""tf\.Tensor\(\s*b?(['"])(.*)\1.*\)""", re.DOTALL)
 
@@ -66,7 +67,7 @@ def open_parquet(tree: Tree, name: str) -> pq.ParquetFile:
     if not path.is_file():
         raise DataError("missing", path=name)
     try:
-        return pq.ParquetFile(path, memory_map=True, pre_buffer=False)
+        return pq.ParquetFile(path, memory_map=True, pre_buffer=False, page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         size = path.stat().st_size
         if size and lfs_pointer(path):
@@ -98,19 +99,29 @@ def _read_columns(tree: Tree, name: str, wanted: re.Pattern[str]) -> list[tuple[
 
 
 def _lines(tree: Tree, name: str) -> Iterator[tuple[int, dict[str, object]]]:
+    """Number and object of each line; lines that hold nothing are passed over."""
     path = tree.open_path(name)
-    text = path.read_bytes().decode("utf-8-sig", "surrogateescape") if path.is_file() else ""
-    if text.startswith("version https://git-lfs"):
+    if not path.is_file():
+        return
+    if lfs_pointer(path):
         raise DataError("is a Git LFS pointer, not the file", path=name, hint="fetch it with `git lfs pull`")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip(" \t\0"):
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not valid JSON: {error}", path=name, where=f"line {number}") from error
-        if isinstance(value, dict):
-            yield number, value
+    with path.open("rb") as file:
+        number = 0
+        while raw := file.readline(_LINE_BYTES + 1):
+            number += 1
+            if len(raw) > _LINE_BYTES:
+                raise DataError(
+                    "line too long", path=name, where=f"line {number}", expected=f"at most {_LINE_BYTES} bytes"
+                )
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").strip(" \t\r\n\0")
+            if not line:
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"not valid JSON: {error}", path=name, where=f"line {number}") from error
+            if isinstance(value, dict):
+                yield number, value
 
 
 def _int(value: object) -> int | None:

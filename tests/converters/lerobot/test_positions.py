@@ -92,7 +92,7 @@ def test_a_short_segment_of_a_shared_video():
 
 @pytest.mark.parametrize(
     "place",
-    [segment(start=52.9, total=999), segment(start=None, before=598, total=999), segment(start=-3.0, total=999)],
+    [segment(start=52.9, total=999), segment(start=None, before=598, total=600), segment(start=-3.0, total=999)],
 )
 def test_a_video_that_ends_before_its_episode(place):
     """lerobot#2627, #2328: 1058 s asked of a video of 598 s."""
