@@ -71,19 +71,24 @@ class Where(NamedTuple):
         path = f"/proc/{self.process}/fd/{self.descriptor}"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise self._died() from error
         except OSError as error:
             raise DataError(
                 f"the memory of a DataLoader worker can't be opened: {error.strerror}",
                 path=path,
-                hint="has the worker died, or may this process not look into it?",
+                hint="may this process not look into it?",
             ) from error
         try:
             facts = os.fstat(descriptor)
             if (facts.st_dev, facts.st_ino) != (self.device, self.inode):  # the number was given to another process
-                raise DataError("the DataLoader worker that built the batch has died", path=path)
+                raise self._died()
             return mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
+
+    def _died(self) -> DataError:
+        return DataError(f"DataLoader worker (pid {self.process}) has died, and with it a batch that it had built")
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
