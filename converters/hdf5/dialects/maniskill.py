@@ -4,7 +4,8 @@
 
     <name>.h5                          <name>.json: env_info {env_id, env_kwargs}, episodes [{episode_id, ...}]
     └─ traj_0
-       ├─ actions (T, A), rewards (T,), terminated, truncated, success, fail (T,)
+       ├─ actions                      (T, A), or a dictionary of robots
+       ├─ rewards, terminated, truncated, success, fail (T,)
        ├─ env_states                   (T+1, D), or a dictionary of them
        └─ obs                          dictionary of T+1 rows: agent/{qpos, qvel},
                                        sensor_data/<camera>/rgb (before version 3: image/<camera>/rgb);
@@ -38,7 +39,7 @@ __all__ = ["DIALECTS", "control_kinds"]
 
 _FPS = 20.0
 _LONGEST = 200
-_AGENT = ("agent/qpos", "agent/qvel")
+_AGENT = ("qpos", "qvel")
 _RECORDS = "maniskill records"
 _PICTURES = ("sensor_data", "image")
 
@@ -168,8 +169,14 @@ def _state(tree: Tree, group: str, options: Hdf5Options) -> tuple[tuple[str, ...
         return tuple(f"env_states/{leaf}".strip("/") for leaf in find_leaves(tree, join(group, "env_states"))), ""
     if tree.dataset(join(group, "obs")) is not None:
         return ("obs",), ""
-    keys = tuple(key for key in _AGENT if tree.dataset(join(group, "obs", key)) is not None)
-    return keys, "obs"
+    agent = find_leaves(tree, join(group, "obs/agent"))  # of several robots: <robot>/qpos
+    return tuple(f"agent/{key}" for key in agent if key.rsplit("/", 1)[-1] in _AGENT), "obs"
+
+
+def _actions(tree: Tree, group: str) -> tuple[str, ...]:
+    """Keys of the action: of several robots, a dictionary of theirs."""
+    leaves = find_leaves(tree, join(group, "actions"))
+    return tuple(f"actions/{leaf}".strip("/") for leaf in leaves) or ("actions",)
 
 
 def _success(tree: Tree, group: str, record: Mapping[str, object]) -> bool | None:
@@ -194,7 +201,7 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
             found=", ".join(tree.children(join(group, base))[:30]) or "nothing",
             hint="name the keys of the state with --state KEY,KEY",
         )
-    action = nested_parts(tree, group, options.action or ("actions",), "", what="action")
+    action = nested_parts(tree, group, options.action or _actions(tree, group), "", what="action")
     cameras, warnings = _cameras(tree, group, options)
     record = _records(tree).get(group.strip("/"), {})
     extras = {

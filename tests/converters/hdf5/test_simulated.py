@@ -181,6 +181,19 @@ def test_d4rl_rows_are_cut_into_episodes(demos, tmp_path, capsys, timeouts, foll
     assert main(["validate", str(tmp_path / "set"), "--level", "full", "--quiet"]) == 0
 
 
+def test_each_file_is_turned_over_by_its_own_attribute(demos, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    sim.write_libero(source / "a_demo.hdf5", demos[:1], convention="opengl")
+    sim.write_libero(source / "b_demo.hdf5", demos[1:2], convention="opencv")
+    assert convert(source, tmp_path / "set") == 0
+    for frames, demo in zip(episodes_of(tmp_path / "set").values(), demos, strict=False):
+        assert np.abs(views(frames[:-1], "cam0") - demo.front[1:]).mean() < 3
+        assert np.abs(views(frames[:-1], "cam1") - demo.wrist[1:]).mean() < 3
+    details = json.loads((tmp_path / "set/manifest.json").read_text())["details"]
+    assert details["cameras"]["libero:cam0"]["order_flip"] == [["rgb", "none"], ["rgb", "vertical"]]
+
+
 def test_check_shows_each_files_dialect(demos, tmp_path, capsys):
     sim.write_libero(tmp_path / "libero.hdf5", demos)
     sim.write_mimicgen(tmp_path / "mimicgen.hdf5", demos)

@@ -187,6 +187,22 @@ def test_maniskill_state_and_camera_keys(demos, tmp_path):
     assert list(views) == ["cam0"]
 
 
+def test_maniskill_two_robots(demos, tmp_path):
+    sim.write_maniskill(tmp_path / "a.h5", demos[:1])
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        group = file["traj_0"]
+        del group["actions"], group["obs/agent"]
+        for robot in (1, 0):
+            group[f"obs/agent/panda-{robot}/qpos"] = demos[robot].joints
+            group[f"obs/agent/panda-{robot}/controller/target"] = np.zeros((8, 3))
+            group[f"actions/panda-{robot}"] = demos[robot].actions[:-1]
+    source = open_source(tmp_path)
+    (ref,) = source.episodes()
+    got, _ = read_all(source, ref)
+    np.testing.assert_array_equal(got["state"], np.hstack([demos[k].state("joints")[:-1] for k in (0, 1)]))
+    np.testing.assert_array_equal(got["action"], np.hstack([demos[k].state("actions")[:-1] for k in (0, 1)]))
+
+
 @pytest.mark.parametrize(("shift", "frames", "seen", "acted"), [(1, 7, (1, 8), (0, 7)), (-1, 6, (0, 6), (1, 7))])
 def test_one_observation_more_shifted(demos, tmp_path, shift, frames, seen, acted):
     sim.write_maniskill(tmp_path / "a.h5", demos[:1])
