@@ -60,7 +60,7 @@ def raw_batch(
 def made(name: str, *, seed: int = 0, width: int = 32, **shape: Any) -> tuple[Policy, PolicyBatch]:
     """A policy and a batch that fits it; ``shape`` as in `raw_batch`, and options of the policy."""
     fields = POLICIES[name].Config.model_fields
-    options = {key: shape.pop(key) for key in list(shape) if key != "cameras" and key in fields}
+    options = {key: shape.pop(key) for key in list(shape) if key not in ("cameras", "chunk") and key in fields}
     reinforced = name == "offline-rl"
     steps = shape.pop("steps", 2)
     raw = raw_batch(steps=steps + reinforced, rewards=reinforced, **shape)
