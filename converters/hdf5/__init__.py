@@ -34,8 +34,9 @@ SRC is one file or a folder; each file is read by its own structure. Defaults of
   fastumi        qpos of each robot_<i>              action      images/* of each       20
   television     observation.state                   qpos_action observation.image.*    60
   robotwin       state/*_{arm,ee}_joint_states       action/*    vision/*/colors        frequency, else 16.67
-  robotwin-      joint_action/*_{arm,gripper}        of the next observation/*/rgb      16.67
-  legacy                                             row
+  robotwin-legacy
+                 joint_action/*_{arm,gripper}        of the next observation/*/rgb      16.67
+                                                     row
   robomind       puppet/joint_position*, else        master/*,   observations/          30
                  franka/joint_position               else next   rgb_images/*
   agilex         arm/jointStatePosition/puppet*      master*     camera/color/*         30

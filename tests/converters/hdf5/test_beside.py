@@ -1,4 +1,4 @@
-"""Pictures beside HDF5 files, in files that rows name and in videos: nothing outside is read, each fault has its line."""
+"""Pictures beside HDF5 files, named by rows or in videos: nothing outside is read, each fault has a line of its own."""
 
 from __future__ import annotations
 
