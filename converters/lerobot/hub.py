@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,11 @@ __all__ = ["HubTree"]
 
 _T = TypeVar("_T")
 _VERSION = re.compile(r"v\d+(\.\d+)*")
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""s before each further try."""
+_LONGEST_WAIT = 300.0
+"""s; of what the hub may ask for."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -33,6 +39,29 @@ def _load() -> Any:
     except ImportError as error:
         raise ConfigError("the hub needs huggingface_hub", hint="pip install 'wdsmix[hub]'") from error
     return huggingface_hub
+
+
+class _BusyError(Exception):
+    """The hub asks to come back later, or stumbles."""
+
+    def __init__(self, status: int, wait: float) -> None:
+        super().__init__(f"HTTP {status}")
+        self.wait = wait
+
+
+def _busy(error: BaseException | None) -> _BusyError | None:
+    """What of an error, or of what caused it, another try can cure."""
+    for _ in range(4):
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None)
+        if status in _TRANSIENT:
+            try:
+                wait = float(response.headers.get("Retry-After") or 0)
+            except (AttributeError, ValueError):
+                wait = 0.0
+            return _BusyError(status, wait)
+        error = error.__cause__ or error.__context__ if error is not None else None
+    return None
 
 
 def _bulky(name: str) -> bool:
@@ -177,7 +206,22 @@ class HubTree:
         return found
 
     def _asking(self, ask: Callable[[], _T]) -> _T:
-        """Calls the hub; what it answers with becomes an error of ours, unless the caller must know it."""
+        """Calls the hub; what it answers with becomes an error of ours, unless the caller must know it.
+
+        A hub that is busy or stumbles is asked again after a while.
+        """
+        for pause in (*_PAUSES, None):
+            try:
+                return self._asked_once(ask)
+            except _BusyError as error:
+                if pause is None:
+                    raise StorageError(
+                        f"the hub is busy: {error}", path=self._repo, hint="run the same command again later to resume"
+                    ) from error
+                time.sleep(max(pause, min(error.wait, _LONGEST_WAIT)))
+        raise RuntimeError("unreachable")  # pragma: no cover
+
+    def _asked_once(self, ask: Callable[[], _T]) -> _T:
         errors = _load().utils
         passed = (errors.RevisionNotFoundError, errors.OfflineModeIsEnabled)
         try:
@@ -194,9 +238,13 @@ class HubTree:
             raise
         except errors.EntryNotFoundError as error:
             if isinstance(error, errors.LocalEntryNotFoundError):
+                if (busy := _busy(error)) is not None:
+                    raise busy from error
                 raise StorageError("the hub can't be reached", path=self._repo) from error
             raise DataError("the repository has no such file", path=self._repo, found=str(error)[:200]) from error
         except errors.HfHubHTTPError as error:
+            if (busy := _busy(error)) is not None:
+                raise busy from error
             raise StorageError(f"the hub refuses: {str(error)[:300]}", path=self._repo) from error
         except WdsmixError:
             raise

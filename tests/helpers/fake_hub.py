@@ -25,6 +25,8 @@ class FakeHub:
         self.fetched: Counter[str] = Counter()
         self.damaged: set[str] = set()
         self.gated = False
+        self.busy: dict[str, list[int]] = {}
+        """Part of a path -> statuses that the next requests for it get instead."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,6 +57,9 @@ class FakeHub:
     def answer(self, request: BaseHTTPRequestHandler, *, body: bool) -> None:
         parts = urlsplit(request.path)
         path = unquote(parts.path)
+        for part, statuses in self.busy.items():
+            if part in path and statuses:
+                return self._error(request, statuses.pop(0), "Busy")
         if self.gated:
             return self._error(request, 403, "GatedRepo")
         if match := re.fullmatch(rf"/api/datasets/{self.repo}/revision/(.+)", path):

@@ -203,3 +203,74 @@ def test_offline_what_was_fetched_is_there(hub, tmp_path, monkeypatch, where):
     assert hub.fetched.total() == before
     with pytest.raises((StorageError, DataError), match=r"does not hold this revision|no LeRobot dataset"):
         opened_tree(HubTree("lab/robot", **{where: tmp_path / "elsewhere"}))
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Time that passes between tries, not waited for."""
+    slept: list[float] = []
+    monkeypatch.setattr("wdsmix.converters.lerobot.hub.time.sleep", slept.append)
+    return slept
+
+
+@pytest.mark.parametrize("part", ["/revision/", "/tree/", "/resolve/"])
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_hub_is_asked_again(hub, tmp_path, pauses, part, status):
+    hub.busy[part] = [status] * 2
+    source, refs = opened_tree(HubTree("lab/robot", folder=tmp_path / "here"))
+    assert shown(source.read(refs[4])) == [(4, k, 0) for k in range(5)]
+    assert hub.busy[part] == []
+    assert hub.fetched[VIDEO.format(2)] == 1
+
+
+def test_a_hub_that_stays_busy_ends_the_run_and_the_next_goes_on(hub, tmp_path, pauses):
+    out = tmp_path / "set"
+    command = ["convert", "lerobot", str(tmp_path / "here"), str(out), "--repo-id", "lab/robot", "--quiet"]
+    assert main([*command, "--workers", "1", "--max-episodes", "1", "--frames-per-shard", "8"]) == 0
+    hub.busy["/resolve/"] = [503] * 1000
+    with pytest.raises(StorageError, match=r"busy: HTTP 503|can't be reached"):
+        HubTree("lab/robot", folder=tmp_path / "here").open_path("data/chunk-000/file-002.parquet")
+    hub.busy.clear()
+    assert HubTree("lab/robot", folder=tmp_path / "here").open_path("data/chunk-000/file-002.parquet").is_file()
+
+
+def test_a_killed_run_leaves_a_video_that_the_next_one_uses_and_evicts(hub, tmp_path):
+    gone = HubTree("lab/robot", cache_dir=tmp_path / "cache", evict=True)
+    left = gone.open_path(VIDEO.format(0))  # and never released: its process was killed
+    for handle in gone._held.values():
+        import os
+
+        os.close(handle)
+    source, refs = opened_tree(HubTree("lab/robot", cache_dir=tmp_path / "cache", evict=True))
+    assert shown(source.read(refs[1])) == [(1, k, 0) for k in range(6)]
+    source.close()
+    assert hub.fetched[VIDEO.format(0)] == 1
+    assert not left.exists()
+    assert not [
+        p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.stat().st_size > 2000 and "mp4" in p.name
+    ]
+
+
+def test_the_whole_set_never_lies_on_disk_at_once(hub, tmp_path):
+    """A set larger than the disk: the most that is there is one video a camera and worker."""
+    cache, out = tmp_path / "cache", tmp_path / "set"
+    videos = {path.stat().st_size for name, path in hub.files.items() if name.endswith(".mp4")}
+    tree = HubTree("lab/robot", cache_dir=cache, evict=True)
+    fetch, most = HubTree._fetched, []
+
+    def counted(self, name):
+        path = fetch(self, name)
+        blobs = [p for p in cache.rglob("*") if p.is_file() and not p.is_symlink() and p.stat().st_size in videos]
+        most.append(len(blobs))
+        return path
+
+    HubTree._fetched = counted
+    try:
+        source, refs = opened_tree(tree)
+        for number, ref in enumerate(refs):
+            assert shown(source.read(ref)) == [(number, k, 0) for k in range(MADE.lengths[number])]
+        source.close()
+    finally:
+        HubTree._fetched = fetch
+    assert max(most) <= 2  # the one before is let go when the next is open
+    assert not out.exists()
