@@ -11,7 +11,7 @@ import argparse
 import json
 import multiprocessing
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wdsmix.converters.options import add_families, add_mapping_options, available_workers, open_source
+from wdsmix.converters.preview import add_preview, preview_path, preview_source
 from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
 
 from wdsmix.errors import DataError
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from wdsmix.converters.base import Source
+    from wdsmix.converters.plausible import Look
+    from wdsmix.converters.relation import EpisodeRelation
 
-    from wdsmix.episode import Episode, EpisodeRef
+    from wdsmix.episode import Episode, EpisodeRef, Image, SourceInfo
     from wdsmix.progress import Progress
 
 __all__ = ["HELP", "Line", "Report", "check", "configure", "run"]
@@ -120,12 +123,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         group.add_argument("--quiet", action="store_true", help="no progress")
         group.add_argument("--allow-no-camera", action="store_true", help="episodes without any picture are fine")
         group.add_argument("--workers", type=int, default=available_workers(), metavar="N", help="processes")
+        add_preview(group, beside=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Checks; 1 if something is bad."""
+    preview = preview_path(args.preview)
+    source = open_source(args)
     report = check(
-        open_source(args),
+        source,
         str(args.src),
         full=args.full,
         allow_no_camera=args.allow_no_camera,
@@ -136,6 +142,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
     else:
         _show(report)
+    if preview is not None:
+        preview_source(source, preview)
+        sys.stderr.write(f"wdsmix: preview: {printable(str(preview))}\n")
     return 0 if report.good else 1
 
 
@@ -202,8 +211,28 @@ def check(
         filtered=sum(ref.fault_kind == "filter" for ref in refs),
         frames=frames,
         lines={key: line for key, line in lines.items() if line.ok or line.bad},
-        warnings=info.warnings,
+        warnings=[*info.warnings, *_implausible(info, good, results)],
     )
+
+
+def _implausible(info: SourceInfo, refs: Sequence[EpisodeRef], results: Sequence[_Found]) -> list[str]:
+    """What single values do not tell: see `wdsmix.converters.plausible`."""
+    from wdsmix.converters.plausible import Looks, Streams, spread_over
+
+    specs = info.vectors
+    streams = Streams(
+        names={name: spec.names for name, spec in specs.items()},
+        kinds={name: spec.kinds for name, spec in specs.items()},
+        fps=info.fps,
+    )
+    looks = Looks(streams=streams)
+    compared = set() if {"relation", "navigation"} & set(info.details) else spread_over(len(refs))
+    for number, (ref, found) in enumerate(zip(refs, results, strict=True)):
+        if found.seen is not None:
+            looks.add(_subject(ref), found.seen)
+        if found.relation is not None and number in compared:
+            looks.relation.episodes.append(found.relation)
+    return looks.tell()[1]
 
 
 def _subject(ref: EpisodeRef) -> str:
@@ -226,6 +255,8 @@ class _Found:
     """Line -> what was good."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """(line, text)."""
+    seen: Look | None = None
+    relation: EpisodeRelation | None = None
 
     def ok(self, line: str) -> None:
         self.passed[line] = self.passed.get(line, 0) + 1
@@ -301,6 +332,7 @@ def _check_in_child(ref: EpisodeRef, full: bool) -> _Found:
 def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
     """Reads one episode."""
     import numpy as np
+    from wdsmix.converters.plausible import look, moments, related
 
     from wdsmix.limits import MAX_TASK_BYTES, check_size
     from wdsmix.shards.content import FrameTexts
@@ -327,11 +359,16 @@ def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
             for task in episode.tasks:
                 check_size("a task", task, MAX_TASK_BYTES)
                 FrameTexts(episode.extras, episode.frame_extras, count).of(0, 0, 0.0, task)
-            picks = np.arange(count) if full else np.unique(np.array([0, count // 2, count - 1]))
+            picks = np.arange(count) if full else np.array(moments(count))
             native = picks if episode.rows is None else episode.rows[picks]
-            for slot in episode.images:
-                _check_pictures(episode, slot, native.astype(np.int64), found)
+            kept = frozenset(np.searchsorted(picks, moments(count)).tolist())
+            shown = {
+                slot: _check_pictures(episode, slot, native.astype(np.int64), found, kept) for slot in episode.images
+            }
             found.frames = count
+            rgb = {slot: pictures for slot, pictures in shown.items() if episode.cameras[slot].kind == "rgb"}
+            found.seen = look(episode.vectors, {slot: p for slot, p in rgb.items() if len(p) == len(kept)})
+            found.relation = related(episode.vectors)
     except DataError as error:
         label = _labels(source).get(getattr(error, "check", ""), _READS)
         bare = DataError(error.message, where=error.where, expected=error.expected, found=error.found, hint=error.hint)
@@ -341,14 +378,20 @@ def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
     return found
 
 
-def _check_pictures(episode: Episode, slot: str, rows: npt.NDArray[np.int64], found: _Found) -> None:
+def _check_pictures(
+    episode: Episode, slot: str, rows: npt.NDArray[np.int64], found: _Found, kept: Set[int]
+) -> list[Image]:
+    """Decodes pictures of one camera; returns those whose places are to be kept."""
     from wdsmix.imaging import decode_depth, decode_rgb
 
     done = 0
+    shown: list[Image] = []
     try:
         for picture in episode.images[slot].read(rows):
             if isinstance(picture, bytes):
                 (decode_depth if episode.cameras[slot].kind == "depth" else decode_rgb)(picture)
+            if done in kept:
+                shown.append(picture if isinstance(picture, bytes) else picture.copy())
             done += 1
             found.ok(_IMAGES)
         if done != len(rows):
@@ -357,6 +400,7 @@ def _check_pictures(episode: Episode, slot: str, rows: npt.NDArray[np.int64], fo
         place = f"{slot} ({episode.cameras[slot].key})" + (f", frame {int(rows[done])}" if done < len(rows) else "")
         bare = DataError(error.message, where=error.where, expected=error.expected, found=error.found, hint=error.hint)
         found.failed.append((_IMAGES, f"{place}: {bare}"))
+    return shown
 
 
 def _show(report: Report) -> None:

@@ -6,7 +6,9 @@ import argparse
 import sys
 
 from wdsmix.converters.options import add_convert_options, add_families, add_mapping_options, add_paths, open_source
+from wdsmix.converters.preview import add_preview
 
+from wdsmix.errors import ConfigError
 from wdsmix.texts import printable
 
 __all__ = ["HELP", "configure", "run"]
@@ -27,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         family.configure(sub)
         add_mapping_options(sub)
         add_convert_options(sub, split_by=getattr(family, "SPLIT_BY", "episode"))
+        add_preview(sub.add_argument_group("report"), beside=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,11 +37,20 @@ def run(args: argparse.Namespace) -> int:
     from wdsmix.converters import run as runner
     from wdsmix.converters import summary
     from wdsmix.converters.options import convert_options
+    from wdsmix.converters.preview import preview_path, preview_set
 
+    preview = preview_path(args.preview, args.out)
+    if preview is not None and args.part[1] != 1:
+        raise ConfigError(
+            "a part is no set", where="--preview", hint="after `wdsmix merge`: `wdsmix inspect SET --sheet PNG`"
+        )
     source = open_source(args)  # first: a family that can't be imported has no options
     outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
     for note in outcome.notes:
         sys.stderr.write(f"wdsmix: note: {printable(note)}\n")
     if not args.quiet:
         summary.show(outcome)
+    if preview is not None and outcome.manifest is not None:
+        preview_set(outcome.folder, preview)
+        sys.stderr.write(f"wdsmix: preview: {printable(str(preview))}\n")
     return summary.exit_code(outcome.dropped) if outcome.manifest is not None else 0

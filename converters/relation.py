@@ -92,12 +92,15 @@ class Relation:
 
     episodes: list[EpisodeRelation] = field(default_factory=list)
 
-    def facts(self, names: Mapping[str, Sequence[str]], fps: float) -> tuple[dict[str, object], list[str], str]:
+    def facts(
+        self, names: Mapping[str, Sequence[str]], fps: float, *, least: float = 0.0
+    ) -> tuple[dict[str, object], list[str], str]:
         """What to tell.
 
         Args:
             names: ``state`` and ``action`` -> a name a dimension.
             fps: Frames per second.
+            least: Size of a correlation from which it is believed enough to warn.
 
         Returns:
             Facts for the manifest, warnings, and one line for the summary.
@@ -119,7 +122,7 @@ class Relation:
         facts["correlation_same_row"] = [_plain(value) for value in same]
         facts["lag_frames"] = [_plain(value) for value in lag]
         warnings: list[str] = []
-        flipped = [str(names["action"][k]) for k in range(len(same)) if same[k] < 0 and best[k] < 0]
+        flipped = [str(names["action"][k]) for k in range(len(same)) if same[k] < -least and best[k] < -least]
         if flipped and len(flipped) > len(same) // 2:
             warnings.append(
                 f"action and state correlate negatively in {len(flipped)} of {len(same)} dimensions (median "
@@ -127,7 +130,7 @@ class Relation:
             )
         elif flipped:
             warnings.append(f"action and state correlate negatively: {', '.join(flipped[:8])}: is their sign right?")
-        if middle_lag > _LONG_LAG_S * fps:
+        if middle_lag > _LONG_LAG_S * fps and abs(middle) > least:
             warnings.append(
                 f"the state trails the action by {middle_lag:.0f} frames ({middle_lag / fps:.2f} s): are rows aligned?"
             )

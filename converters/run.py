@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from wdsmix.converters.appraise import appraise
 from wdsmix.converters.base import ConvertOptions, Source
 from wdsmix.converters.jobs import run_jobs
 from wdsmix.converters.kept import differing, stamps_of
@@ -187,8 +188,21 @@ def finish(work: WorkFolder, plan: Plan, receipts: dict[str, ShardReceipt]) -> M
         )
     filled = {receipt.split for receipt in receipts.values() if receipt.episodes}
     empty = sorted({shard.split for shard in plan.shards} - filled)
-    warnings = [*plan.warnings, *(f"split {split} is empty: all its episodes were dropped" for split in empty)]
-    manifest = finish_set(work.folder, list(receipts.values()), {**plan.header(), "warnings": warnings})
+    seen = appraise(work.folder, plan, [receipts[shard.name] for shard in plan.shards])
+    report = plan.details.get("report")
+    details = {
+        **plan.details,
+        "plausibility": seen.facts,
+        "report": {**(report if isinstance(report, dict) else {}), **seen.lines},
+    }
+    warnings = [
+        *plan.warnings,
+        *seen.warnings,
+        *(f"split {split} is empty: all its episodes were dropped" for split in empty),
+    ]
+    manifest = finish_set(
+        work.folder, list(receipts.values()), {**plan.header(), "details": details, "warnings": warnings}
+    )
     work.remove()
     return manifest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,25 +61,16 @@ def run(args: argparse.Namespace) -> int:
         else:
             _show(summary, console, args.top)
         if args.sheet:
-            from wdsmix.report.sheet import contact_sheet
+            from wdsmix.report.sheet import contact_sheet, write_picture
 
-            _save(contact_sheet(opened, episodes=args.episodes), args.sheet, "--sheet")
+            write_picture(contact_sheet(opened, episodes=args.episodes), Path(args.sheet), "--sheet")
             sys.stderr.write(f"contact sheet: {args.sheet}\n")
     return 0
 
 
-def _save(picture: Any, path: str, option: str) -> None:
-    from wdsmix.errors import ConfigError
-
-    try:
-        picture.save(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"can't write the picture: {error}", path=path, where=option) from error
-
-
 def _frame(opened: ShardSet, number: int, out: str | None) -> dict[str, Any]:
     from wdsmix.errors import ConfigError
-    from wdsmix.report.sheet import frame_picture
+    from wdsmix.report.sheet import frame_picture, write_picture
 
     if not -len(opened) <= number < len(opened):
         raise ConfigError("no such frame", where="--frame", expected=f"0 to {len(opened) - 1}", found=number)
@@ -88,7 +80,7 @@ def _frame(opened: ShardSet, number: int, out: str | None) -> dict[str, Any]:
             picture = frame_picture(frame)
         except ValueError as error:
             raise ConfigError(str(error), where="--out") from error
-        _save(picture, out, "--out")
+        write_picture(picture, Path(out), "--out")
     e, shard, row = opened.locate(number)
     source_file, source_episode = opened.index.source(e)
     return {

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from wdsmix.converters.isolate import Isolated
 from wdsmix.converters.nav import vamos
 from wdsmix.converters.nav.detect import LAYOUTS, detect
-from wdsmix.converters.nav.isolate import Isolated
 from wdsmix.converters.nav.layout import Scan
 from wdsmix.converters.nav.motion import KNOWN_SPACING, Spacing
 from wdsmix.converters.nav.options import NavOptions

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.images import Hdf5Images, survey
 from wdsmix.converters.hdf5.safe import Tree
+from wdsmix.converters.isolate import Isolated
 from wdsmix.converters.loose import ends_of, refuse_link
-from wdsmix.converters.nav.isolate import Isolated
 from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.motion import ACTION, STATE, check_poses, pose_vectors, steps
 from wdsmix.converters.nav.options import NavOptions

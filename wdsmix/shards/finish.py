@@ -25,7 +25,7 @@ from wdsmix.shards.index import index_bytes
 from wdsmix.shards.receipt import ShardReceipt
 from wdsmix.stats import FieldAccumulator
 
-__all__ = ["finish_set", "shard_order"]
+__all__ = ["finish_set", "pooled_stats", "shard_order"]
 
 
 def shard_order(shard: str, split: str) -> tuple[int, str, list[tuple[int, int, str]]]:
@@ -53,7 +53,7 @@ def finish_set(folder: Path, receipts: Sequence[ShardReceipt], header: Mapping[s
     _check(folder, receipts)
     rows = [row for receipt in receipts for row in receipt.episodes]
     write_atomic(folder / "index.parquet", index_bytes(rows))
-    write_atomic(folder / "stats.json", canonical_json(_stats(receipts, list(header["vectors"]))))
+    write_atomic(folder / "stats.json", canonical_json(pooled_stats(receipts, list(header["vectors"]))))
     files = [entry for receipt in receipts for entry in receipt.files]
     files += [file_entry(folder / "index.parquet"), file_entry(folder / "stats.json")]
     fields = dict(header)
@@ -106,7 +106,8 @@ def _check(folder: Path, receipts: Sequence[ShardReceipt]) -> None:
                 )
 
 
-def _stats(receipts: Sequence[ShardReceipt], names: Sequence[str]) -> Stats:
+def pooled_stats(receipts: Sequence[ShardReceipt], names: Sequence[str]) -> Stats:
+    """Statistics of vectors over the train shards."""
     fields = {}
     for name in names:
         total: FieldAccumulator | None = None

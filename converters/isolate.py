@@ -1,4 +1,4 @@
-"""Calls in a process of their own, which a crafted HDF5 file may crash without taking the run along."""
+"""Calls in a process of their own, which a crafted file may crash without taking the run along."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Isolated:
             return self._pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
             self.close()
-            raise DataError("reading it crashed the HDF5 library: a damaged or hostile file") from error
+            raise DataError("reading it crashed the process: a damaged or hostile file") from error
 
     def close(self) -> None:
         """Ends the process."""
