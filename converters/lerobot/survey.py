@@ -90,6 +90,8 @@ def survey(tree: Tree, options: LeRobotOptions) -> Survey:
         if feature.dtype == "video"
     }
     cameras = choose_cameras(info, options, modality, schema, {key: len(films) for key, films in found.items()})
+    if not cameras.slots and cameras.absent and not options.allow_no_camera:
+        _no_video(cameras.absent, locator, metas)
     roles = choose_roles(info, options, modality, schema, widths, warnings)
     result = Survey(
         info=info,
@@ -129,6 +131,16 @@ def _check_any(tree: Tree, info: Info, metas: Mapping[int, EpisodeMeta], index: 
         "no table of episodes, without which their videos can't be told apart" if index.places else "no episodes",
         path=where,
         found=f"{len(locator.data_files)} data files",
+    )
+
+
+def _no_video(absent: Sequence[str], locator: Locator, metas: Mapping[int, EpisodeMeta]) -> None:
+    key, first = absent[0], next(iter(metas.values()), None)
+    raise ConfigError(
+        f"no video of {', '.join(absent)} is there",
+        path="meta/info.json",
+        expected=None if first is None else f"such as {locator.video_name(key, first) or key}",
+        hint="fetch the videos, or pass --allow-no-camera to store vectors only",
     )
 
 
