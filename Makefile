@@ -4,6 +4,7 @@
 # time; make bench ARGS='--quick --only wdsmix' looks whether it runs. Environments and data go to .bench/ (7 GB).
 # make bench-s3: push, fetch and streaming beside boto3 and local reading, about 10 minutes.
 # make test-s3: the tests of stores against Ceph's gateway (Debian: radosgw ceph-mon ceph-osd ceph-common) and with awscli.
+# make bench-train: each reference policy on the demo's sets, a few minutes on two cores.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -52,6 +53,9 @@ bench: $(BENCH_READY)
 
 bench-s3: $(BENCH_READY)
 	$(BENCH)/bin/python -m benchmarks.s3 $(ARGS)
+
+bench-train: $(BENCH_READY)
+	$(BENCH)/bin/python -m benchmarks.train $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

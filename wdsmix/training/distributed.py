@@ -107,9 +107,9 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError("no such device", where="device", found=name) from error
-    if device.type == "cuda" and device.index is None:
+    if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    if device.type == "cuda" and device.index is not None and torch.cuda.is_available():
+    if device.type == "cuda" and torch.cuda.is_available():
         count = torch.cuda.device_count()
         if device.index >= count:
             raise ConfigError("no such GPU", where="device", expected=f"one of {count}", found=str(device))

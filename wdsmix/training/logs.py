@@ -39,7 +39,7 @@ class RunLog:
                 raise ConfigError(
                     "TensorBoard is not installed", where="tensorboard", hint="pip install 'wdsmix[train]'"
                 ) from error
-            self._board = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+            self._board = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
         path = out / "log.jsonl"
         if path.exists():
             lines = [row for row in read_log(path) if row["step"] <= step]

@@ -252,8 +252,8 @@ def check_bounds(precision: Precision, catalog: Catalog) -> None:
     """
     if precision.dtype is not torch.float16:
         return
-    for name, scales in catalog.scales.items():
-        for source, scale in zip(catalog.sources, scales, strict=True):
+    for name in ("state", "action"):
+        for source, scale in zip(catalog.sources, catalog.scales[name], strict=True):
             stats = source.set.stats.fields.get(name)
             if scale is None or stats is None or scale.bound <= INPUT_BOUND or stats.count == 0:
                 continue

@@ -7,6 +7,8 @@ over all ranks stay the same; random states, which belong to a rank, then begin 
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +94,9 @@ class Trainer:
         self._offsets = catalog.layout.offsets
         self._names = [source.name for source in catalog.sources]
         check_bounds(self.precision, catalog)
-        torch.use_deterministic_algorithms(train.deterministic)
+        if train.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
+            torch.use_deterministic_algorithms(True)
         seed_all(train.seed)
         config = policy_shape(catalog, train) if start is None else policy_config(start["policy"])
         check_shape(config, catalog)
@@ -261,6 +265,7 @@ class Trainer:
                 batch_size=None,
                 num_workers=self.train.workers,
                 pin_memory=self.group.device.type == "cuda",
+                worker_init_fn=_ignore_ctrl_c,
                 generator=torch.Generator(),  # else it would draw from the one that dropout draws from
             )
         )
@@ -329,6 +334,11 @@ def _augmenter(train: TrainConfig, group: Group, catalog: Any, seed: int | None 
         raise explain(error, path=None, known={(): tuple(AugmentConfig.model_fields)}) from error
     mixed = (train.seed * 1_000_003 + group.rank) % 2**63 if seed is None else seed
     return Augmenter(config, mixed, catalog)
+
+
+def _ignore_ctrl_c(_: int) -> None:
+    """In a worker: a terminal sends Ctrl-C to all processes, and only the trainer is to act on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Meter:
