@@ -60,6 +60,7 @@ def _shifted(tree: Tree, layout: EpisodeLayout, shift: int) -> EpisodeLayout:
         cameras={key: replace(camera, start=camera.start + later) for key, camera in layout.cameras.items()},
         action=[replace(part, start=part.start + after) for part in layout.action],
         optional={name: replace(part, start=part.start + after) for name, part in layout.optional.items()},
+        keep=None if layout.keep is None else [frame - after for frame in layout.keep if frame >= after],
         frame_extras={name: values[later:] for name, values in layout.frame_extras.items()},
         frames=frames,
         slack=slack + abs(shift),

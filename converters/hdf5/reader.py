@@ -23,7 +23,7 @@ from wdsmix.converters.hdf5.slots import default_slots, match_camera
 from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import Camera, DimensionKind, Episode, EpisodeRef, SourceInfo, VectorSpec
-from wdsmix.errors import ConfigError, DataError
+from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.texts import printable
 
 __all__ = ["Hdf5Source"]
@@ -70,8 +70,11 @@ class Hdf5Source:
             state["_refs"] = []
         return state
 
-    libraries = ("h5py",)
-    """Packages whose versions belong in the manifest."""
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Packages whose versions belong in the manifest."""
+        videos = any(name.lower().endswith(".mp4") for name in self._beside())
+        return ("h5py", "av") if videos else ("h5py",)
 
     @property
     def path(self) -> Path:
@@ -86,9 +89,18 @@ class Hdf5Source:
         return self._found
 
     def inputs(self) -> list[Path]:
-        """The files that are read."""
+        """The files that are read: those of the source, and those beside them that the scan looked for.
+
+        Raises:
+            ConflictError: one of them changed while it was scanned.
+        """
         found = self.files
         files = [found.root / file for file in found.files if file not in found.faults]
+        before = {path: _stamp(path) for path in files} if self._scans is None else {}
+        self.episodes()
+        changed = [path for path, stamp in before.items() if _stamp(path) != stamp]
+        if changed:
+            raise ConflictError("the source changed while it was scanned", path=changed[0], hint="start again")
         return files + [path for path in map(found.root.joinpath, self._beside()) if path.is_file()]
 
     def _beside(self) -> list[str]:
@@ -351,6 +363,15 @@ class Hdf5Source:
     def checks(self) -> Sequence[str]:
         """The lines of the table of ``wdsmix check``, in order."""
         return list(CHECKS.values())
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Size and time of a file; None where it can't be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def _line(scan: FileScan) -> str:

@@ -322,6 +322,7 @@ def test_videos_are_inputs(agibot_source, copied):
     root = copied(agibot_source)
     source = open_source(root / "proprio_stats")
     assert only(source).fault is None
+    assert source.libraries == ("h5py", "av")
     names = {path.resolve().relative_to(root.resolve()).as_posix() for path in source.inputs()}
     assert names == {
         "proprio_stats/327/648642/proprio_stats.h5",

@@ -160,6 +160,23 @@ def test_padded_rows_without_their_end_or_never_written(real, tmp_path):
             rgb(seen[3])
 
 
+def test_rows_padded_with_anything(real, tmp_path):
+    written = act_plus_plus(tmp_path / "a.hdf5", real)
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        rows = file["observations/images/cam_high"][()]
+        ends = [max(np.flatnonzero(row)) + 1 for row in rows]
+        wide = np.full((8, rows.shape[1] + 500), 0xAB, np.uint8)
+        for k, end in enumerate(ends):
+            wide[k, :end] = rows[k, :end]
+        del file["observations/images/cam_high"]
+        file["observations/images/cam_high"] = wide
+    source = open_source(tmp_path)
+    _, views = read_all(source, only(source))
+    assert [len(data) for data in views["cam0"]] == ends
+    for data, view in zip(views["cam0"], written.views["cam0"], strict=True):
+        assert np.abs(rgb(data)[..., ::-1].astype(int) - view).mean() < 2.5
+
+
 @pytest.mark.parametrize(
     ("policy", "frames"), [("drop", None), ("truncate", 7), ("index-resample", 8)], ids=lambda value: str(value)
 )
@@ -384,6 +401,31 @@ def test_droid_rows_that_are_left_out(real, tmp_path):
     with h5py.File(path, "a") as file:
         file["observation/timestamp/skip_action"][...] = True
     assert "too short (expected 2 frames or more, found 0)" in only(open_source(tmp_path)).fault
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_shifted_observations_with_rows_left_out_and_held_commands(real, tmp_path, shift):
+    written = agibot(tmp_path / "x.hdf5", real)
+    source = open_source(tmp_path, "--obs-shift", str(shift))
+    vectors, views = read_all(source, only(source))
+    first, second = (0, 1) if shift < 0 else (1, 0)
+    np.testing.assert_array_equal(vectors["state"], written.state.astype(np.float32)[first : 7 + first])
+    np.testing.assert_array_equal(vectors["action"], written.action.astype(np.float32)[second : 7 + second])
+    for k, picture in enumerate(views["cam0"]):
+        assert np.abs(rgb(picture).astype(int) - real.front[k + first]).mean() < 2.5
+    (tmp_path / "droid").mkdir()
+    droid(tmp_path / "droid/x.hdf5", real)
+    source = open_source(tmp_path / "droid", "--obs-shift", str(shift))
+    with source.read(only(source)) as episode:
+        moved = [row for row in range(8) if row not in SKIPPED]
+        kept = [row - 1 for row in moved if row] if shift < 0 else [row for row in moved if row < 7]
+        assert episode.rows.tolist() == kept
+        np.testing.assert_array_equal(
+            episode.vectors["action"][:, :7], real.command[np.array(kept) + second].astype(np.float32)
+        )
+        np.testing.assert_array_equal(
+            episode.vectors["state"][:, :7], real.joints[np.array(kept) + first].astype(np.float32)
+        )
 
 
 def test_droid_metadata_tells_task_success_and_cameras(real, tmp_path):
