@@ -14,6 +14,8 @@ from wdsmix.converters.hdf5.dialects.maniskill import control_kinds
 from wdsmix.converters.hdf5.safe import Tree
 from wdsmix.converters.hdf5.sidecar import MAX_SIDECAR_BYTES, read_beside
 
+from wdsmix.errors import ConflictError
+
 
 @pytest.fixture
 def demos():
@@ -119,6 +121,22 @@ def test_metadata_beside_count_as_input(demos, tmp_path):
     (tmp_path / "a.json").unlink()
     assert open_source(tmp_path).fingerprint() not in (before, changed)
     assert [path.name for path in open_source(tmp_path).inputs()] == ["a.h5"]
+
+
+def test_a_file_that_changes_while_it_is_scanned(demos, tmp_path, monkeypatch):
+    sim.write_maniskill(tmp_path / "a.h5", demos)
+    source = open_source(tmp_path)
+    scan = source._scan
+
+    def slow():
+        found = scan()
+        os.utime(tmp_path / "a.h5", ns=(1, 1))
+        return found
+
+    monkeypatch.setattr(source, "_scan", slow)
+    with pytest.raises(ConflictError, match="while it was scanned"):
+        source.inputs()
+    assert len(source.inputs()) == 2
 
 
 def test_metadata_beside_are_only_files_of_that_folder(demos, tmp_path):
