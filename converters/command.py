@@ -17,8 +17,9 @@ HELP = """Convert a source into a shard set.
 
 A run that was ended in any way goes on where it stopped when the same command is given again; with other arguments it
 is refused (exit 3). The bytes of a set depend on the source, the arguments and the library versions only, not on
---workers, --part or interruptions. Exit code 1 tells that a whole file of the source was unreadable, or that nothing
-could be converted; single bad episodes are dropped with their reason (--on-bad drop) and listed in manifest.json.
+--workers, --part or interruptions. Exit code 1 tells that a whole file of the source was unreadable, that more episodes
+were bad than --max-dropped allows (the set is finished all the same), or that nothing could be converted; single bad
+episodes are dropped with their reason (--on-bad drop) and listed in manifest.json.
 """
 
 
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts; 1 if a file of the source was unreadable."""
+    """Converts; 1 if a file of the source was unreadable, or too many episodes were bad."""
     from wdsmix.converters import run as runner
     from wdsmix.converters import summary
     from wdsmix.converters.options import convert_options
@@ -53,4 +54,9 @@ def run(args: argparse.Namespace) -> int:
     if preview is not None and outcome.manifest is not None:
         preview_set(outcome.folder, preview)
         sys.stderr.write(f"wdsmix: preview: {printable(str(preview))}\n")
-    return summary.exit_code(outcome.dropped) if outcome.manifest is not None else 0
+    if outcome.manifest is None:
+        return 0
+    said = summary.too_many_dropped(outcome.dropped, outcome.manifest.counts.episodes, args.max_dropped)
+    if said:
+        sys.stderr.write(f"wdsmix: warning: {printable(said)}\n")
+    return 1 if said else summary.exit_code(outcome.dropped)

@@ -124,6 +124,16 @@ def _part(text: str) -> tuple[int, int]:
     return int(match[1]) - 1, int(match[2])
 
 
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1")
+    return share
+
+
 class _Slots(argparse.Action):
     """Gathers ``--camera`` into a dict; a slot given twice is an error."""
 
@@ -224,6 +234,14 @@ def add_convert_options(parser: argparse.ArgumentParser, *, split_by: str = "epi
         choices=["drop", "fail"],
         default="drop",
         help="a bad episode is dropped with its reason and counted, or ends the run (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-dropped",
+        type=_share,
+        default=0.5,
+        metavar="SHARE",
+        help="exit with 1 and say so if more than this share of the episodes was bad; the set is finished all the same "
+        "(default: %(default)s; 1: never)",
     )
     group.add_argument("--allow-no-camera", action="store_true", help="also take episodes without any picture")
 

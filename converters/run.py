@@ -8,10 +8,12 @@ are those of one undisturbed run.
 from __future__ import annotations
 
 import errno
+import json
+import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,8 @@ from wdsmix.shards.finish import finish_set
 from wdsmix.shards.receipt import ShardReceipt
 
 __all__ = ["Outcome", "convert", "finish", "run", "system_errors_told", "terminable"]
+
+_NOTED = re.compile(r'"(frame_mapping|rows_left_out)":')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,6 +201,7 @@ def finish(work: WorkFolder, plan: Plan, receipts: dict[str, ShardReceipt]) -> M
     }
     warnings = [
         *plan.warnings,
+        *_noted(receipts[shard.name] for shard in plan.shards),
         *seen.warnings,
         *(f"split {split} is empty: all its episodes were dropped" for split in empty),
     ]
@@ -205,6 +210,20 @@ def finish(work: WorkFolder, plan: Plan, receipts: dict[str, ShardReceipt]) -> M
     )
     work.remove()
     return manifest
+
+
+def _noted(receipts: Iterable[ShardReceipt]) -> list[str]:
+    """What episodes say of frames and rows that were not one to one, each thing once with how many say it."""
+    said: dict[str, list[str]] = {}
+    for row in (row for receipt in receipts for row in receipt.episodes):
+        extras = json.loads(row.extras) if _NOTED.search(row.extras) else {}
+        mapping, left_out = extras.get("frame_mapping"), extras.get("rows_left_out")
+        texts = sorted({str(text) for text in mapping.values()}) if isinstance(mapping, dict) else []
+        for text in [*texts, *([f"{left_out} bad rows were left out"] if left_out else [])]:
+            alike = re.sub(r"\d+", "N", text)
+            said.setdefault(alike, []).append(f"{row.source_episode or row.source_file}: {text}")
+    ranked = sorted(said.values(), key=lambda texts: (-len(texts), texts[0]))
+    return [f"{len(texts)} episode{'s' * (len(texts) > 1)}, the first {texts[0]}" for texts in ranked]
 
 
 def _complete(work: WorkFolder, plan: Plan, manifest: Manifest, began: float) -> Outcome:

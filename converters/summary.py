@@ -16,7 +16,7 @@ from wdsmix.texts import printable
 if TYPE_CHECKING:
     from wdsmix.converters.run import Outcome
 
-__all__ = ["exit_code", "show", "show_set"]
+__all__ = ["exit_code", "show", "show_set", "too_many_dropped"]
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 12
@@ -25,6 +25,27 @@ _REASONS_SHOWN = 12
 def exit_code(dropped: Sequence[Dropped]) -> int:
     """1 if a whole file was unreadable, else 0: single bad episodes are the policy's to judge."""
     return int(any(drop.kind == "file" for drop in dropped))
+
+
+def too_many_dropped(dropped: Sequence[Dropped], kept: int, most: float) -> str:
+    """What to say where more of the episodes than a share were bad; empty where not.
+
+    Args:
+        dropped: What was left out; what a filter left out was asked for and does not count.
+        kept: Episodes of the set.
+        most: The share, 0 to 1, of all that were wanted.
+    """
+    bad = [drop for drop in dropped if drop.kind != "filter"]
+    if not bad or len(bad) <= most * (len(bad) + kept):
+        return ""
+    reasons: dict[str, int] = {}
+    for drop in bad:
+        reasons[drop.reason] = reasons.get(drop.reason, 0) + 1
+    reason, count = max(reasons.items(), key=lambda item: item[1])
+    return (
+        f"{len(bad):,} of {len(bad) + kept:,} episodes were left out, more than --max-dropped {most:g} allows; "
+        f"{count:,} times: {reason}"
+    )
 
 
 def show(outcome: Outcome, *, console: Console | None = None) -> None:

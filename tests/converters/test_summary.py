@@ -12,7 +12,7 @@ from helpers.fake_source import FakeEpisode, FakeSource, many
 from rich.console import Console
 from wdsmix.converters.base import ConvertOptions
 from wdsmix.converters.run import run
-from wdsmix.converters.summary import exit_code, show
+from wdsmix.converters.summary import exit_code, show, too_many_dropped
 
 from wdsmix.manifest import Dropped
 
@@ -59,6 +59,30 @@ def test_exit_code(kind, code):
     drop = Dropped(episode=1, source_file="a", source_episode="b", kind=kind, reason="x")
     assert exit_code([drop]) == code
     assert exit_code([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "filtered", "kept", "most", "told"),
+    [
+        (98, 0, 2, 0.5, True),
+        (1, 0, 1, 0.5, False),
+        (2, 0, 1, 0.5, True),
+        (0, 9, 1, 0.0, False),
+        (1, 0, 99, 0.0, True),
+        (9, 0, 1, 1.0, False),
+        (3, 50, 7, 0.3, False),
+    ],
+)
+def test_more_bad_episodes_than_a_user_would_take(bad, filtered, kept, most, told):
+    def drop(number, kind, reason):
+        return Dropped(episode=number, source_file="a", source_episode=str(number), kind=kind, reason=reason)
+
+    dropped = [drop(k, "episode", "no video" if k else "odd") for k in range(bad)]
+    dropped += [drop(bad + k, "filter", "score") for k in range(filtered)]
+    said = too_many_dropped(dropped, kept, most)
+    assert bool(said) == told
+    if bad == 98:
+        assert said == ("98 of 100 episodes were left out, more than --max-dropped 0.5 allows; 97 times: no video")
 
 
 def test_a_script_without_guard_is_told(tmp_path):

@@ -15,6 +15,7 @@ from helpers.lerobot_fixtures import (
     change_episodes,
     change_info,
     check_all,
+    fixed,
     full_decode,
     opened,
     picture,
@@ -454,3 +455,37 @@ def test_config_errors_are_not_data_errors(tmp_path):
     shutil.rmtree(root / "videos")
     with pytest.raises(ConfigError, match=rf"no video of {FRONT} is there.*episode_000000\.mp4"):
         opened(root)
+
+
+def test_a_conversion_that_loses_most_episodes_is_loud(tmp_path, capsys):
+    made = Made(layout=2, cameras=ONE, lengths=(5,) * 6)
+    root = made.write(tmp_path / "robot")
+    for episode in range(1, 5):
+        (root / f"videos/chunk-000/{FRONT}/episode_{episode:06d}.mp4").unlink()
+    out = tmp_path / "set"
+    assert convert(root, out) == 1
+    said = capsys.readouterr().err
+    assert "warning: 4 of 6 episodes were left out, more than --max-dropped 0.5 allows" in said
+    assert f"4 times: its video of {FRONT} is missing" in said
+    assert (out / "manifest.json").is_file()
+    assert {episode for episode, _ in stored(out)} == {0, 5}
+    assert convert(root, tmp_path / "known", "--max-dropped", "0.7") == 0
+    assert capsys.readouterr().err == ""
+    assert convert(root, tmp_path / "bad", "--max-dropped", "2") == 2
+
+
+def test_what_was_not_one_to_one_is_counted_in_the_manifest(tmp_path):
+    def columns(episode, length):
+        states = np.full((length, 4), episode, np.float32)
+        states[2] = np.nan if episode == 2 else states[2]
+        return {"observation.state": fixed(states)}
+
+    short = Made(layout=2, columns=columns, film=lambda e, n: [(e, k) for k in range(n - 1 if e else n)])
+    root = short.write(tmp_path / "robot")
+    assert convert(root, tmp_path / "set", "--bad-rows", "row") == 0
+    warnings = json.loads((tmp_path / "set/manifest.json").read_text())["warnings"]
+    assert [text for text in warnings if "the first episode_" in text] == [
+        "2 episodes, the first episode_000001: the video has one frame less than the episode has rows: "
+        "its last frame stands for two",
+        "1 episode, the first episode_000002: 1 bad rows were left out",
+    ]

@@ -80,10 +80,11 @@ def test_gr00t_demo(samples, tmp_path):
 
 
 @pytest.mark.slow
-def test_real_unitree_g1(samples, tmp_path):
+def test_real_unitree_g1(samples, tmp_path, capsys):
     source = samples / "lerobot/g1_inspire_v21"
     code, manifest = convert(source, tmp_path / "set", "--hz", "3", "--image-size", "160")
-    assert code == 0
+    assert code == 1  # the set is whole, and 98 of 100 listed episodes are not there
+    assert "98 of 100 episodes were left out" in capsys.readouterr().err
     assert manifest.embodiment == "Unitree_G1_Inspire"
     assert manifest.vectors["state"].names[:2] == ["kLeftShoulderPitch", "kLeftShoulderRoll"]
     assert len(manifest.dropped) == 98
