@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -48,17 +50,20 @@ Int64Array = npt.NDArray[np.int64]
 _CONNECTIONS = 8
 _STEP = 16  # parts of a window in which it is planned
 _JOBS = 8  # of an evaluation, planned ahead
+_TRIES = 4  # to find a block whole that another process is fetching
+_FIRST = 1.0  # s, at most, that blocks wait for the frames of the first batch
 _FAINT = 0.25  # of the mean: a stream that gives a rank less is left to demand
 
 
 class _Planned:
     """A run of rows that is fetched ahead, or has been."""
 
-    __slots__ = ("bytes", "last", "ready", "rows")
+    __slots__ = ("bytes", "last", "ready", "rows", "tries", "turn")
 
-    def __init__(self, rows: range, last: int, size: int) -> None:
-        self.rows, self.last, self.bytes = rows, last, size
+    def __init__(self, rows: range, last: int, size: int, turn: int) -> None:
+        self.rows, self.last, self.bytes, self.turn = rows, last, size, turn
         self.ready = False
+        self.tries = 0
 
 
 class _Source:
@@ -77,6 +82,8 @@ class _Source:
         self.window = min(config.window, order.size)
         self._reach = min(offsets, default=0), max(offsets, default=0)
         self.mean = float(opened.order.lengths.sum()) / order.size
+        self.turn = 0
+        """How often planning began anew."""
         self.until = -1
         """Draw up to which it is planned; -1: nothing yet."""
         self.planned: dict[int, _Planned] = {}
@@ -88,6 +95,7 @@ class _Source:
     def restart(self, draw: int) -> None:
         """Plans from a draw on; what was planned before does not count any more."""
         self.until = draw
+        self.turn += 1
         self.planned.clear()
         self.waiting.clear()
 
@@ -120,7 +128,7 @@ class _Source:
             if known is not None:
                 known.last = max(known.last, last[number])
                 continue
-            made = self.planned[span.start] = _Planned(span, last[number], int(len(span) * self.mean))
+            made = self.planned[span.start] = _Planned(span, last[number], int(len(span) * self.mean), self.turn)
             self.waiting.append((draw, made.bytes))
             found.append(made)
         return found
@@ -192,6 +200,7 @@ class ReadAhead:
         threads = max(2, _CONNECTIONS // (1 if info is None else info.num_workers))
         self._demand = Crew(threads, "wdsmix-demand")
         self._ahead = Crew(threads, "wdsmix-ahead")
+        self._begun = threading.Event()
         self._last: tuple[int, int] | None = None
         self._counts = [source.set.counts for source in catalog.sources if source.set.counts is not None]
 
@@ -202,6 +211,8 @@ class ReadAhead:
             if len(mine):
                 self._ask(source, samples, mine)
                 source.sees(job.draw[mine])
+        if not self._begun.is_set():  # the frames of the first batch come first
+            self._submit(self._demand, self._begin)
         if job.cursor:
             self._look_ahead(job.cursor["order"]["counts"])
         else:
@@ -219,8 +230,11 @@ class ReadAhead:
         if goal is not None:
             shard, at = np.concatenate([shard, goal.shard[mine]]), np.concatenate([at, goal.shard_row[mine]])
         for number in np.unique(shard).tolist():
-            call = functools.partial(self._fetch_frames, source.opened, number, np.unique(at[shard == number]))
-            self._demand.submit(call)
+            self._submit(self._demand, self._fetch_frames, source.opened, number, np.unique(at[shard == number]))
+
+    def _submit(self, crew: Crew, method: Callable[..., None], *arguments: object) -> None:
+        """Has a thread call a method, if there is still somebody who wants it done."""
+        crew.submit(functools.partial(_call, weakref.WeakMethod(method), arguments))
 
     def _fetch_frames(self, opened: OpenSource, number: int, at: Int64Array) -> None:
         try:
@@ -234,6 +248,9 @@ class ReadAhead:
         except WdsmixError as error:
             _log.debug("left to the thread that needs it: %s", error)
 
+    def _begin(self) -> None:
+        self._begun.set()
+
     def _look_ahead(self, counts: dict[str, int]) -> None:
         """Plans from where the order stands after a batch."""
         ahead = sum(source.ahead() for source in self._sources.values())
@@ -242,12 +259,12 @@ class ReadAhead:
             if not now <= source.until <= now + 2 * source.window:
                 source.restart(now)
             for gone in source.passed(now):
-                self._ahead.submit(functools.partial(self._finish_block, source, gone))
+                self._submit(self._ahead, self._finish_block, source, gone)
             step = max(1, source.window // _STEP)
             while source.until + step <= now + source.window and ahead < self._budget:
                 for planned in source.plan(step):
                     ahead += planned.bytes
-                    self._ahead.submit(functools.partial(self._fetch_block, source, planned))
+                    self._submit(self._ahead, self._fetch_block, source, planned)
 
     def _look_on(self, job: Job) -> None:
         """Plans an evaluation, whose batches follow each other at equal distances."""
@@ -261,18 +278,23 @@ class ReadAhead:
             source.restart(row + stride)
         while source.until <= row + _JOBS * stride:
             for rows in source.pieces(source.until, source.until + size):
-                planned = _Planned(rows, source.until, 0)
-                self._ahead.submit(functools.partial(self._fetch_block, source, planned))
+                planned = _Planned(rows, source.until, 0, source.turn)
+                self._submit(self._ahead, self._fetch_block, source, planned)
             source.until += stride
 
     def _fetch_block(self, source: _Source, planned: _Planned) -> None:
-        if self._ahead.stopped:
+        if self._ahead.stopped or planned.turn != source.turn:
             return
+        self._begun.wait(_FIRST)
         try:
             shard, start, stop = source.span(planned.rows)
             planned.ready = shard.remote is None or shard.remote.prefetch(start, stop)
         except WdsmixError as error:
             _log.debug("not fetched ahead: %s", error)
+            return
+        planned.tries += 1
+        if not planned.ready and planned.tries < _TRIES:  # another process is at a part of it: look again later
+            self._submit(self._ahead, self._fetch_block, source, planned)
 
     def _finish_block(self, source: _Source, gone: _Planned) -> None:
         try:
@@ -323,6 +345,12 @@ class ReadAhead:
     def take_counts(self) -> Counts:
         """What was counted since the last call."""
         return self._counts[0].take() if self._counts else Counts()
+
+
+def _call(method: weakref.WeakMethod[Callable[..., None]], arguments: tuple[object, ...]) -> None:
+    found = method()
+    if found is not None:
+        found(*arguments)
 
 
 def read_ahead_of(catalog: Catalog) -> ReadAhead | None:

@@ -173,9 +173,9 @@ class Cache:
         if usage > limit and not self._warned:
             self._warned = True
             _log.warning(
-                "the cache takes %d MB of the %d MB that cache_limit allows: what is being read does not fit",
-                usage >> 20,
-                limit >> 20,
+                "the cache takes %.4g MB of the %.4g MB that cache_limit allows: what is being read does not fit",
+                usage / 1e6,
+                limit / 1e6,
             )
 
     def _folders(self) -> list[Path]:
