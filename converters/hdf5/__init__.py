@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HELP", "SPLIT_BY", "configure", "source"]
 
-HELP = """HDF5 files: platform exports, robomimic, ALOHA/ACT, and others by a mapping file.
+HELP = """HDF5 files: platform exports, simulators, ALOHA and other robots, and others by a mapping file.
 
 SRC is one file or a folder; each file is read by its own structure. Defaults of each dialect:
 

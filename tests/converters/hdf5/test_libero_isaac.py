@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import sim_fixtures as sim
 from helpers.hdf5_fixtures import open_source, read_all
+from wdsmix.converters.hdf5 import nested
 
 
 @pytest.fixture
@@ -255,6 +256,17 @@ def test_isaac_link_out_of_nested_observations_is_refused(demos, tmp_path):
     refs = open_source(tmp_path / "a.hdf5").episodes()
     assert [ref.fault is None for ref in refs] == [True, False, True]
     assert "external link" in refs[1].fault
+
+
+def test_isaac_endless_observations_are_refused(demos, tmp_path, monkeypatch):
+    sim.write_isaac(tmp_path / "a.hdf5", demos)
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        for number in range(20):
+            file[f"data/demo_0/obs/more/{number}"] = np.zeros(8)
+    monkeypatch.setattr(nested, "_MOST", 12)
+    first, *others = open_source(tmp_path).episodes()
+    assert "too many datasets" in first.fault
+    assert [ref.fault for ref in others] == [None, None]
 
 
 def test_isaac_ragged_after_a_kill(demos, tmp_path):
