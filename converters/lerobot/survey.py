@@ -78,7 +78,7 @@ def survey(tree: Tree, options: LeRobotOptions) -> Survey:
     locator = Locator(tree, info)
     index = DataIndex() if tree.remote else DataIndex.of(tree, locator, metas)
     warnings += index.warnings
-    _check_any(tree, info, metas, index, locator)
+    _check_any(tree, info, metas, index, locator, warnings)
     unlisted = frozenset(index.places) - frozenset(metas) if metas else frozenset()
     if not metas:
         warnings.append("no table of episodes: they are taken from the data files")
@@ -113,13 +113,25 @@ def survey(tree: Tree, options: LeRobotOptions) -> Survey:
     return result
 
 
-def _check_any(tree: Tree, info: Info, metas: Mapping[int, EpisodeMeta], index: DataIndex, locator: Locator) -> None:
+def _check_any(
+    tree: Tree,
+    info: Info,
+    metas: Mapping[int, EpisodeMeta],
+    index: DataIndex,
+    locator: Locator,
+    warnings: Sequence[str],
+) -> None:
     if metas or (index.places and info.layout == 2):
         return
     shared = any(feature.dtype == "video" for feature in info.features.values())
     if index.places and not shared:
         return
     where = "meta/episodes.jsonl" if info.layout == 2 else "meta/episodes"
+    unread = next((text for text in warnings if text.startswith("meta/episodes")), None)
+    if unread is not None:
+        raise DataError(
+            f"no table of episodes can be read: {unread}", path=where, found=f"{len(locator.data_files)} data files"
+        )
     broken = next(iter(index.broken.items()), None)
     if broken is not None:
         raise DataError(
@@ -258,6 +270,11 @@ def _tell(result: Survey) -> None:
             warnings.append(f"info.json declares {declared} {what}, the data files hold {number}")
     result.facts["declared"] = dict(info.totals)
     result.facts["counted"] = counted
+    if not result.tasks and {"task_index"} & result.roles.present:
+        warnings.append(
+            "rows name their task by number, and no table of tasks is there: episodes have the task that the table of "
+            "episodes gives them"
+        )
     missing = [
         e
         for e, meta in result.metas.items()

@@ -32,7 +32,7 @@ class Videos:
         try:
             reader, own = self._pool.reader(key, self._tree.open_path(file))
         except DataError as error:
-            error.path = file
+            _name(error, file)
             raise
         if before is not None and before != file and not own:
             self._tree.release(before)
@@ -41,7 +41,7 @@ class Videos:
         try:
             yield reader
         except DataError as error:
-            error.path = file
+            _name(error, file)
             raise
         finally:
             if own:
@@ -53,3 +53,9 @@ class Videos:
         for file in self._files.values():
             self._tree.release(file)
         self._files.clear()
+
+
+def _name(error: DataError, file: str) -> None:
+    """Names the video as a place in the episode, whose own file is that of its rows."""
+    error.path = None
+    error.where = f"{file}, {error.where}" if error.where else file

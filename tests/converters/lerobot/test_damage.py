@@ -489,3 +489,37 @@ def test_what_was_not_one_to_one_is_counted_in_the_manifest(tmp_path):
         "its last frame stands for two",
         "1 episode, the first episode_000002: 1 bad rows were left out",
     ]
+
+
+def test_reasons_name_the_video(tmp_path):
+    """The episode's own file is that of its rows; the one at fault is another."""
+    made = Made(layout=2, lengths=(20, 20, 20))
+    root = made.write(tmp_path / "robot")
+    cut = root / "videos/chunk-000/observation.images.wrist/episode_000001.mp4"
+    cut.write_bytes(cut.read_bytes()[:500])
+    short = root / f"videos/chunk-000/{FRONT}/episode_000002.mp4"
+    write_video(short, [picture(2, k) for k in range(9)], fps=20)
+    assert convert(root, tmp_path / "set", "--max-dropped", "1") == 0
+    dropped = json.loads((tmp_path / "set/manifest.json").read_text())["dropped"]
+    assert [drop["reason"].partition(" (")[0] for drop in dropped] == [
+        "videos/chunk-000/observation.images.wrist/episode_000001.mp4: video does not open: "
+        "Invalid data found when processing input",
+        f"videos/chunk-000/{FRONT}/episode_000002.mp4, {FRONT}: the video has other than the episode's frames, "
+        "and the rows' times do not fit it",
+    ]
+
+
+def test_a_cut_table_of_episodes_is_named(tmp_path):
+    root = Made(cameras=ONE).write(tmp_path / "robot")
+    path = next((root / "meta/episodes").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"meta/episodes/chunk-000/file-000\.parquet.*no footer"):
+        opened(root)
+
+
+@pytest.mark.parametrize("layout", [2, 3])
+def test_no_table_of_tasks_is_told(tmp_path, layout):
+    made = Made(layout=layout, cameras=ONE)
+    root = made.write(tmp_path / "robot")
+    next((root / "meta").glob("tasks.*")).unlink()
+    assert any("no table of tasks is there" in text for text in check_all(made, root).describe().warnings)
