@@ -40,12 +40,12 @@ def run(args: argparse.Namespace) -> int:
     from wdsmix.converters.options import convert_options
     from wdsmix.converters.preview import preview_path, preview_set
 
+    source = open_source(args)  # first: a family that can't be imported has no options
     preview = preview_path(args.preview, args.out)
     if preview is not None and args.part[1] != 1:
         raise ConfigError(
             "a part is no set", where="--preview", hint="after `wdsmix merge`: `wdsmix inspect SET --sheet PNG`"
         )
-    source = open_source(args)  # first: a family that can't be imported has no options
     outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
     for note in outcome.notes:
         sys.stderr.write(f"wdsmix: note: {printable(note)}\n")
