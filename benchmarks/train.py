@@ -31,12 +31,12 @@ GOAL = 0.5
 BC_SECONDS = 120.0
 COMMON = ["--image-size", "64", "--batch-size", "32", "--eval-split", "val,test", "--device", "cpu"]
 POLICIES: dict[str, dict[str, Any]] = {
-    "bc": {"flags": ["--steps", "240", "--lr", "1e-3"], "sample": {}},
-    "transformer": {"flags": ["--steps", "240", "--lr", "5e-4"], "sample": {"history": 2}},
-    "vla": {"flags": ["--steps", "240", "--lr", "5e-4"], "sample": {}},
+    "bc": {"flags": ["--steps", "400", "--lr", "1e-3"], "sample": {}},
+    "transformer": {"flags": ["--steps", "400", "--lr", "5e-4"], "sample": {"history": 2}},
+    "vla": {"flags": ["--steps", "400", "--lr", "5e-4"], "sample": {}},
     "offline-rl": {
         # Only lift stores rewards; the others say by rule that their last frame is the goal.
-        "flags": ["--steps", "240", "--lr", "1e-3", "--set", "options.rewards=demonstration"],
+        "flags": ["--steps", "400", "--lr", "1e-3", "--set", "options.rewards=demonstration"],
         "sample": {"history": None, "observation_offsets": [0, 1], "reward": True, "done": True},
     },
 }
@@ -91,7 +91,7 @@ def _trained(policy: str, demo: Path, work: Path) -> dict[str, Any]:
     path, out = work / f"{policy}.yaml", work / policy
     path.write_text(yaml.safe_dump(mixture, sort_keys=False))
     shutil.rmtree(out, ignore_errors=True)
-    flags = ["--policy", policy, *POLICIES[policy]["flags"], *COMMON, "--eval-every", "40", "--out", str(out)]
+    flags = ["--policy", policy, *POLICIES[policy]["flags"], *COMMON, "--eval-every", "50", "--out", str(out)]
     started, used = time.monotonic(), _cpu()
     _wdsmix("train", str(path), *flags)
     seconds, cpu = time.monotonic() - started, _cpu() - used
