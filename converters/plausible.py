@@ -6,6 +6,7 @@ found is counted over all episodes and told as warnings; nothing of it makes an 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ _FAR = 20.0
 _TURN = 6.5
 _CORRELATED = 0.7
 _SHOWN = 6
+_PAIR = ("state", "action")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +171,7 @@ def related(vectors: Mapping[str, npt.NDArray[np.floating]]) -> EpisodeRelation 
 def far_values(streams: Streams, stats: Mapping[str, FieldStats]) -> list[str]:
     """Dimensions whose extremes lie far beyond where nearly all values are."""
     told = []
-    for vector in ("state", "action"):
+    for vector in _PAIR:
         found = stats.get(vector)
         for k in range(len(found.min)) if found is not None else ():
             low, high = found.q01[k], found.q99[k]  # type: ignore[union-attr]
@@ -238,11 +240,14 @@ class Looks:
             facts["action_is_next_state"] = True
             lines["action"] = "the state of the next frame"
         if self.relation.episodes:
+            widths = [tuple(len(episode.low[vector]) for vector in _PAIR) for episode in self.relation.episodes]
+            usual = Counter(widths).most_common(1)[0][0]  # `check` also sees episodes that a set would leave out
+            alike = [episode for episode, own in zip(self.relation.episodes, widths, strict=True) if own == usual]
             names = {
-                vector: [self.streams.name(vector, k) for k in range(len(self.relation.episodes[0].low[vector]))]
-                for vector in ("state", "action")
+                vector: [self.streams.name(vector, k) for k in range(width)]
+                for vector, width in zip(_PAIR, usual, strict=True)
             }
-            told, said, text = self.relation.facts(names, self.streams.fps, least=_CORRELATED)
+            told, said, text = Relation(episodes=alike).facts(names, self.streams.fps, least=_CORRELATED)
             facts["relation"] = told
             warnings += said if self.streams.comparable else []
             lines["action to state"] = text
