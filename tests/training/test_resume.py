@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.train_runs import ALONE, SMALL, differences, rows, trainer, write_sets
 
+from wdsmix import cli
 from wdsmix.errors import ConfigError, ConflictError
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.mixture.loader import MixtureDataset
@@ -226,3 +227,37 @@ def test_the_map_of_robots_only_grows(path, tmp_path):
     other = whole.sample.model_copy(update={"normalize": {}})
     with pytest.raises(ConflictError, match="scales the source unlike the checkpoint"):
         resumed(whole.model_copy(update={"sample": other}), out, steps=6)
+
+
+@pytest.mark.parametrize("policy", ["transformer", "vla", "offline-rl"])
+def test_every_policy_goes_on_to_the_bit(path, tmp_path, policy):
+    mixture, options = load_mixture(path), {"width": 16, "dropout": 0.1}
+    if policy == "offline-rl":
+        options["rewards"] = "demonstration"
+        sample = mixture.sample.model_copy(update={"observation_offsets": [-1, 0, 1]})
+        mixture = mixture.model_copy(update={"sample": sample})
+    whole = trainer(mixture, tmp_path / "whole", steps=6, policy=policy, options=options)
+    before = {name: value.clone() for name, value in whole.policy.state_dict().items()}
+    whole.run()
+    trainer(mixture, tmp_path / "halves", steps=3, schedule_steps=6, policy=policy, options=options).run()
+    resumed(mixture, tmp_path / "halves", steps=6).run()
+    a, b = load_checkpoint(tmp_path / "whole"), load_checkpoint(tmp_path / "halves")
+    assert differences(a, b) == []
+    assert any(not torch.equal(value, before[name]) for name, value in a["model"].items())
+
+
+def test_an_expanded_policy_trains_on(path, tmp_path, capsys):
+    out, grown = tmp_path / "out", tmp_path / "grown.pt"
+    trainer(load_mixture(path), out, steps=3).run()
+    sizes = ["--num-embodiments", "32", "--state-dim", "12", "--action-dim", "16"]
+    assert cli.main(["expand", str(out), str(grown), *sizes]) == 0
+    wider = path.parent / "wider.yaml"
+    wider.write_text(path.read_text().replace("{state: 8, action: 8}", "{state: 12, action: 16}"))
+    flags = ["--start-from", str(grown), "--steps", "5", "--threads", "1", "--eval-every", "5"]
+    assert cli.main(["train", str(path), "--out", str(tmp_path / "narrow"), *flags]) == 2
+    assert "do not have the shape of the policy" in capsys.readouterr().err
+    assert cli.main(["train", str(wider), "--out", str(tmp_path / "on"), *flags]) == 0
+    after = load_checkpoint(tmp_path / "on")
+    assert (after["step"], after["policy"]["num_embodiments"], after["policy"]["action_dim"]) == (5, 32, 16)
+    assert after["loader"]["order"]["samples"] == 20  # the mixture went on, too
+    assert cli.main(["evaluate", str(tmp_path / "on"), str(wider)]) == 0
