@@ -10,9 +10,9 @@ __all__ = ["HELP", "configure", "run"]
 HELP = """Grow a checkpoint: rows of the embodiment table, columns and rows of the state and action layers.
 
 CKPT is a checkpoint of `wdsmix train`, its run's folder, a .safetensors file, or a torch file with a state dict; OUT is
-a new file of the same kind. Weights, averaged weights and the optimiser's moments grow together; a run goes on from OUT
-with `wdsmix train --resume`. Outputs for old inputs stay the same, in float32 to the bit. Columns that are new hold
-zeros, rows that are new what --init says. A file that is not of wdsmix needs --rule.
+a new file of the same kind. Weights, averaged weights and the optimiser's moments grow together; `wdsmix train
+--start-from OUT` goes on from it. Outputs for old inputs stay the same, in float32 to the bit. New columns hold zeros,
+new rows what --init says. A file that is not of wdsmix needs --rule.
 Exit codes: 0 done, 1 unreadable file, 2 bad usage, 3 OUT exists or a size would shrink.
 """
 

@@ -101,7 +101,7 @@ def test_rewards_are_those_stored_or_those_of_the_rule():
     reward, done, valid = rewards_of(none, "demonstration")
     assert reward.tolist() == done.tolist() == [0, 1, 1, 1]
     assert valid.all()
-    with pytest.raises(DataError, match="source 3, episode 3: .* it has none; take"):
+    with pytest.raises(DataError, match=r"source 3, episode 3: .* it has none; set"):
         rewards_of(rewards(extras={"score": [1, 1, 1, None]}), "score")
     with pytest.raises(DataError, match="has none"):
         rewards_of(rewards(extras={}), "score")
@@ -151,7 +151,12 @@ def test_offline_rl_takes_rewards_from_a_mixture(sets):
 @pytest.mark.parametrize(
     ("rule", "names", "sample", "message"),
     [
-        ("stored", ["paid", "plain"], {"reward": True, "done": True}, "'plain' stores no reward.*rewards: score"),
+        (
+            "stored",
+            ["paid", "plain"],
+            {"reward": True, "done": True},
+            "options.rewards: source 'plain' stores no reward.*score",
+        ),
         ("stored", ["paid"], {}, "add 'reward: true' and 'done: true'"),
         ("stored", ["paid"], {"reward": True}, "add 'reward: true' and 'done: true'"),
         ("score", ["scored"], {}, "extras"),

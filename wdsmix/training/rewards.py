@@ -48,7 +48,7 @@ def rewards_of(batch: Mapping[str, Any], rule: RewardRule) -> tuple[Tensor, Tens
                     "the reward is to be the episode's score, and it has none",
                     where=f"source {int(batch['source_id'][place])}, episode {int(batch['episode'][place])}",
                     found=scores[place],
-                    hint="take rewards: demonstration, or leave the source out",
+                    hint="set options.rewards to demonstration, or leave the source out",
                 )
             worth[place] = float(scores[place])
     ends = is_last.float()

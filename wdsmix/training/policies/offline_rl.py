@@ -108,9 +108,9 @@ class OfflineRL(Policy):
         if lacking and rule == "stored":
             raise ConfigError(
                 f"source {lacking[0].name!r} stores no reward, and offline-rl learns from rewards",
-                where="rewards",
-                hint="leave it out, or state a rule: 'rewards: score' (the episode's score, at its end) or "
-                "'rewards: demonstration' (1 at the end of each episode)",
+                where="options.rewards",
+                hint="leave it out, or state a rule: score (the episode's score, at its end) or demonstration (1 at "
+                "the end of each episode)",
             )
         if lacking and rule == "score":
             if "score" not in catalog.layout.extras:
@@ -172,6 +172,6 @@ def _check_scores(source: OpenSource) -> None:
         if number in chosen and not isinstance(index.extras(place).get("score"), int | float):
             raise ConfigError(
                 f"source {source.name!r}: episode {number} has no score",
-                where="rewards",
-                hint="take 'rewards: demonstration', or leave the source out",
+                where="options.rewards",
+                hint="take demonstration, or leave the source out",
             )
