@@ -132,4 +132,4 @@ def parallel(policy: Policy, group: Group) -> nn.Module:
     losses = _Losses(policy)
     if group.world == 1:
         return losses
-    return DistributedDataParallel(losses, broadcast_buffers=False)
+    return DistributedDataParallel(losses)
