@@ -191,12 +191,13 @@ class VideoReader:
                 if getattr(packet, "is_discard", False):  # cut away by the file's own edit list
                     hidden += 1
                     continue
-                if packet.pts is None:
+                stamp = packet.pts
+                if stamp is None:
                     bare += 1
                     continue
-                stamps.append(packet.pts)
+                stamps.append(stamp)
                 if packet.is_keyframe:
-                    keys.append(packet.pts)
+                    keys.append(stamp)
         except self._av.error.FFmpegError as error:
             raise self._bad(f"video is damaged: {_text(error)}", where=f"packet {len(stamps)}") from error
         if len(stamps) + bare + hidden < self.facts.frames:

@@ -40,7 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["nearest", "drop"],
         default="nearest",
         help="where a video has other than the episode's frames (one more or less is always taken): the frame nearest "
-        "in time, if the times fit, or drop the episode (default: %(default)s)",
+        "in time, if the times fit, or drop the episode; drop also refuses shared videos that lack frames somewhere "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--bad-rows",
