@@ -136,17 +136,17 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
     cameras = []
     filmed: dict[tuple[str, int], int | None] = {}
     for key, camera in layout.cameras.items():
-        count = camera_rows(tree, camera)
+        shown = camera_rows(tree, camera)
         if camera.video:
-            filmed[camera.path, camera.start] = None if count is None else _rows(count, camera)
+            filmed[camera.path, camera.start] = None if shown is None else _rows(shown, camera)
         else:
-            rows[camera.path, camera.start] = _rows(count or 0, camera)
+            rows[camera.path, camera.start] = _rows(shown or 0, camera)
         cameras.append(key)
     frames = _align(tree, group, rows, filmed, layout, options)
     spare = _slack(layout)  # what is left over on purpose is cut off, never stretched
     rows = {stream: frames if frames <= count <= frames + spare else count for stream, count in rows.items()}
-    for stream, count in filmed.items():
-        rows[stream] = frames if count is None or frames - 1 <= count <= frames + spare + 1 else count
+    for stream, told in filmed.items():
+        rows[stream] = frames if told is None or frames - 1 <= told <= frames + spare + 1 else told
     keep = None if layout.keep is None else np.array([k for k in layout.keep if k < frames], np.int64)
     taken = frames if keep is None else len(keep)
     if taken < 2:

@@ -129,7 +129,8 @@ def absolute(tree: Tree, parts: Sequence[Part]) -> tuple[DimensionKind, ...]:
     for part in parts:
         dataset = tree.dataset(part.path)
         count += math.prod(dataset.shape[1:]) if dataset is not None and dataset.shape else 0
-    return ("absolute",) * count if count <= tree.budget.width else ()
+    kinds: list[DimensionKind] = ["absolute"] * (count if count <= tree.budget.width else 0)
+    return tuple(kinds)
 
 
 def clock_warning(tree: Tree, path: str, unit: float, fps: float) -> list[str]:

@@ -48,10 +48,10 @@ def _matches(tree: Tree, episode: str) -> bool:
     arms = _arms(tree)
     if arms != ["/"]:
         return all(tree.dataset(join(arm, "action")) is not None for arm in arms)
-    shapes = []
+    shapes: list[tuple[int, ...]] = []
     for name in ("/observations/qpos", "/action"):
         dataset = tree.dataset(name)
-        shapes.append(() if dataset is None else dataset.shape)
+        shapes.append((dataset.shape or ()) if dataset is not None else ())
     return all(len(shape) == 2 and shape[1] == _WIDTH for shape in shapes) and (
         tree.children("/observations") == ["images", "qpos"]
     )
