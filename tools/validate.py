@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             return stack.enter_context(Progress(frames, "frames", "validate", quiet=args.json or args.quiet))
 
         report = verify(
-            args.set,
+            _place(args.set),
             level=args.level,
             jobs=jobs,
             limit=args.limit,
@@ -83,6 +83,18 @@ def run(args: argparse.Namespace) -> int:
         if not (args.quiet and report.ok):
             _show(report, result_console())
     return 0 if report.ok else 1
+
+
+def _place(text: str) -> str:
+    """What was named; as a URL if it is a folder with versions, which another tool copied from a store as they were."""
+    from pathlib import Path
+
+    from wdsmix.store.opening import is_url
+    from wdsmix.store.versions import LATEST, MANIFEST
+
+    folder = Path(text)
+    versions = not is_url(text) and (folder / LATEST).is_file() and not (folder / MANIFEST).exists()
+    return folder.absolute().as_uri() if versions else text
 
 
 def _show(report: Report, console: Console) -> None:

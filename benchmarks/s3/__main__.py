@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,6 @@ from benchmarks.rounds import Plan
 from benchmarks.s3.report import write_report
 from benchmarks.s3.rounds import STREAMING, ranged_rounds, streaming_rounds, transfer_rounds
 from benchmarks.s3.sets import bytes_of, make_sets
-from benchmarks.store import SOURCES
 
 __all__ = ["main"]
 
@@ -59,20 +58,20 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(only) - set(_PARTS):
         raise SystemExit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(_PARTS)}")
     scale = QUICK if args.quick else FULL
-    plan = Plan(rounds=1, window_s=1.0, warm_up_s=0.5) if args.quick else Plan(window_s=4.0)
+    plan = Plan(rounds=1, window_s=1.0, warm_up_s=0.5) if args.quick else Plan(window_s=4.0, warm_up_s=15.0)
     changes = {"rounds": args.rounds, "window_s": args.window}
     plan = replace(plan, **{name: value for name, value in changes.items() if value is not None})
     work = args.work.absolute()
     root = work / scale.name
     root.mkdir(parents=True, exist_ok=True)
     _tell("sets")
-    sets = make_sets(root, scale)
-    warm_cache([sets])
-    first = sets / SOURCES[0].name
+    sets, first = make_sets(root, scale)
+    warm_cache([sets, first])
     run: dict[str, Any] = {
         "command": shlex.join(["python", "-m", "benchmarks.s3", *(sys.argv[1:] if arguments is None else arguments)]),
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
         "machine": machine(),
+        "plan": asdict(plan),
         "versions": {**versions(work, []), "boto3": version("boto3")},
     }
     if "transfers" in only:

@@ -129,6 +129,7 @@ def _streaming_rows(run: Record) -> list[str]:
 
 def markdown(run: Record) -> str:
     """The report."""
+    plan = run["plan"]
     parts = [
         "# Benchmark results: object storage",
         f"Made by `make bench-s3`; not to be edited. {run['date']}, `{run['command']}`, on {run['machine']}.",
@@ -138,7 +139,7 @@ def markdown(run: Record) -> str:
     if run.get("transfers"):
         parts += [
             f"## push and fetch\n\nServer: {run['server']}, plain HTTP. The same "
-            f"{run['transfers'][0]['bytes'] / 1e6:,.0f} MB in three large shards; {JOBS} requests at a time and parts "
+            f"{run['transfers'][0]['bytes'] / 1e6:,.0f} MB in large shards; {JOBS} requests at a time and parts "
             "of 16 MiB (up) and 8 MiB (down) on both sides. wdsmix also compares the sha256 of every file, sends MD5s, "
             "and publishes a version; boto3 does not.",
             text_table("transfer | MB/s | CPU-s per GB | peak MiB", _transfer_rows(run["transfers"])),
@@ -153,7 +154,8 @@ def markdown(run: Record) -> str:
         parts += [
             "## Streaming\n\nThe mixture of `make bench` (two pictures of 256×256 a sample, three sources), from a "
             f"store that gives {STORE_RATE / 1e6:.0f} MB/s in all and from local files in the page cache. The node's "
-            "cache is empty at each start. Contents of batches are checked.",
+            f"cache is empty at each start; windows of {plan['window_s']:g} s after {plan['warm_up_s']:g} s, in the "
+            "first epoch. Contents of batches are checked.",
             text_table(
                 "source | samples/s | CPU-s per 1,000 samples | first batch, s | peak MiB | foreign cores",
                 _streaming_rows(run),

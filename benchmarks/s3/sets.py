@@ -9,28 +9,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmarks.data import Scale
 
-__all__ = ["SUBFOLDER", "bytes_of", "files_of", "make_sets"]
+__all__ = ["bytes_of", "files_of", "make_sets"]
 
-SUBFOLDER = "s3"
-_TIMES = 3
+_TIMES = {"s3-streaming": 6, "s3-transfer": 2}
+"""Folder -> how often each source's episodes. Streaming begins with a window of each source: it is measured within the
+first epoch. One gigabyte goes up in each round of transfers."""
 
 
-def make_sets(root: Path, scale: Scale) -> Path:
-    """Makes one set a source, unless they are there; returns their folder."""
+def make_sets(root: Path, scale: Scale) -> tuple[Path, Path]:
+    """Makes the sets, unless they are there.
+
+    Returns:
+        Folder of a set a source for streaming, and one set to push and fetch.
+    """
     from benchmarks.contenders.wdsmix import write_set  # transfers, which only list files, shall not load torch
     from benchmarks.data import make_stores
-    from benchmarks.store import Store
+    from benchmarks.store import SOURCES, Store
 
-    folder = root / SUBFOLDER
-    if (folder / ".complete").is_file():
-        return folder
     make_stores(root, scale)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for frames in Store(root / "store-444").sources:
-        write_set(frames, folder / frames.source.name, episodes_a_shard=len(frames.lengths), times=_TIMES)
-    (folder / ".complete").touch()
-    return folder
+    for name, times in _TIMES.items():
+        folder = root / name
+        done = folder / f".complete-{times}"
+        if done.is_file():
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for frames in Store(root / "store-444").sources[: 1 if name == "s3-transfer" else None]:
+            write_set(frames, folder / frames.source.name, episodes_a_shard=len(frames.lengths), times=times)
+        done.touch()
+    return root / "s3-streaming", root / "s3-transfer" / SOURCES[0].name
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -42,6 +42,8 @@ keyring = $K
 rgw_data = $D/rgw
 rgw_frontends = beast endpoint=127.0.0.1:$P
 rgw_rados_pool_pg_num_min = 4
+rgw_gc_obj_min_wait = 5
+rgw_gc_processor_period = 5
 C
 key() { ceph-authtool "$K" --gen-key --name="$1" "${@:2}" > /dev/null; }
 ceph-authtool -C "$K" > /dev/null

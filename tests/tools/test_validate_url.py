@@ -203,6 +203,7 @@ def test_over_http(toy: Path, web: str, level: str, capsys: pytest.CaptureFixtur
 def test_a_folder_by_url(toy: Path, tmp_path: Path) -> None:
     assert main(["push", str(toy), f"file://{tmp_path}/store", "--quiet"]) == 0
     assert main(["validate", f"file://{tmp_path}/store", "--level", "full", "--quiet"]) == 0
+    assert main(["validate", f"{tmp_path}/store", "--level", "full", "--quiet"]) == 0
     shutil.rmtree(next((tmp_path / "store").glob("v-*")))
     assert main(["validate", f"file://{tmp_path}/store"]) == 1
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from wdsmix.errors import ConfigError, ConflictError
 from wdsmix.store.base import ObjectInfo, Store
-from wdsmix.store.versions import MANIFEST, is_version, read_latest
+from wdsmix.store.versions import LATEST, MANIFEST, is_version, read_latest, require_above_versions
 
 __all__ = ["StoredVersion", "list_versions", "plan_removal", "remove_version"]
 
@@ -32,17 +32,20 @@ def list_versions(store: Store) -> list[StoredVersion]:
     """All versions below a URL, the newest first.
 
     Raises:
-        ConfigError: it can't be listed.
+        ConfigError: it can't be listed, is one version, or there are none.
         StorageError: the store can't be reached or refuses.
     """
     if not store.listable:
         raise ConfigError("can't be listed", path=store.url, expected="s3://, gs://, az:// or a folder")
+    require_above_versions(store)
     latest = read_latest(store)
     found: dict[str, list[ObjectInfo]] = {}
     for info in store.list("v-"):
         name, slash, _ = info.key.partition("/")
         if slash and is_version(name):
             found.setdefault(name, []).append(info)
+    if latest is None and not found:
+        raise ConfigError("there are no versions of a set", path=store.url, expected=f"{LATEST} or v-<digest12>/")
     versions = [
         StoredVersion(
             name=name,

@@ -18,7 +18,7 @@ from wdsmix.manifest import FileEntry, digest_of
 from wdsmix.shards.files import file_entry, write_atomic
 from wdsmix.store.base import Store
 from wdsmix.store.download import PartFile, receive
-from wdsmix.store.transfer import Meter, Throttle, exclusive, run_all
+from wdsmix.store.transfer import Meter, Throttle, exclusive, local_errors, run_all
 from wdsmix.store.versions import MANIFEST, Version, resolve
 
 __all__ = ["FetchOptions", "FetchPlan", "FetchResult", "choose", "fetch", "plan_fetch"]
@@ -225,7 +225,7 @@ def fetch(
         planned: Told the plan before anything is received.
 
     Raises:
-        ConfigError: there is no set, or no such shard or split.
+        ConfigError: there is no set, no such shard or split, or the folder can't be written to.
         ConflictError: the folder holds something else, is in use, or has too little room.
         DataError: the set's manifest is damaged.
         StorageError: the store can't be reached or refuses.
@@ -233,11 +233,9 @@ def fetch(
     source = resolve(store)
     if folder.exists() and not folder.is_dir():
         raise ConfigError("not a folder", path=folder)
-    try:
+    with local_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         return _fetch(source, folder, options, progress, planned)
-    except OSError as error:
-        raise DataError(f"can't be written: {error.strerror}", path=error.filename or folder) from error
 
 
 def _fetch(

@@ -16,7 +16,7 @@ from wdsmix.shards.files import PARTIAL
 from wdsmix.store.base import MissingObjectError, ObjectInfo, Store
 from wdsmix.store.local import LocalStore
 from wdsmix.store.s3 import S3Store
-from wdsmix.store.transfer import Meter, Throttle, exclusive, run_all
+from wdsmix.store.transfer import Meter, Throttle, exclusive, local_errors, run_all
 from wdsmix.store.upload import PART, Journal, Uploader, holds
 from wdsmix.store.versions import (
     MANIFEST,
@@ -27,6 +27,7 @@ from wdsmix.store.versions import (
     put_new,
     read_latest,
     read_receipt,
+    require_above_versions,
     require_conditions,
     version_name,
     write_latest,
@@ -120,6 +121,7 @@ def plan_push(folder: Path, store: Store, *, jobs: int = 8, uploads: bool = Fals
     """
     if not store.writable:
         raise ConfigError("can't be written to", path=store.url, expected="s3://, gs://, az:// or a folder")
+    require_above_versions(store)
     if not folder.is_dir():
         raise ConfigError("no such folder", path=folder)
     if isinstance(store, LocalStore) and store.folder.resolve().is_relative_to(folder.resolve()):
@@ -197,7 +199,7 @@ def push(
         DataError: the set is damaged or did not arrive as it was sent.
         StorageError: the store can't be reached or refuses.
     """
-    with _journal(folder, store) as journal:
+    with local_errors(folder), _journal(folder, store) as journal:
         plan = plan_push(folder, store, jobs=options.jobs)
         if planned:
             planned(plan)

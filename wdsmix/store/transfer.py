@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -15,7 +16,7 @@ from typing import TypeVar
 from wdsmix.errors import ConfigError, ConflictError
 from wdsmix.store.retry import Retries
 
-__all__ = ["Meter", "Throttle", "exclusive", "parse_rate", "run_all", "run_on"]
+__all__ = ["Meter", "Throttle", "exclusive", "local_errors", "parse_rate", "run_all", "run_on"]
 
 T = TypeVar("T")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -38,6 +39,25 @@ def parse_rate(text: str) -> float:
             "not a rate", where="--bandwidth-limit", expected="such as 50M (bytes per second)", found=text
         )
     return rate
+
+
+@contextmanager
+def local_errors(path: Path) -> Iterator[None]:
+    """Turns what the system says of local files into errors of wdsmix.
+
+    Raises:
+        ConflictError: the disk is full.
+        ConfigError: a file can't be read or written.
+    """
+    try:
+        yield
+    except OSError as error:
+        place, said = error.filename or path, error.strerror or type(error).__name__
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ConflictError(
+                "the disk is full", path=place, hint="what is there is kept: make room, run it again"
+            ) from error
+        raise ConfigError(f"can't be read or written: {said}", path=place) from error
 
 
 class Throttle:

@@ -34,6 +34,7 @@ __all__ = [
     "put_new",
     "read_latest",
     "read_receipt",
+    "require_above_versions",
     "require_conditions",
     "resolve",
     "version_name",
@@ -79,6 +80,17 @@ def version_name(digest: str) -> str:
 def is_version(name: str) -> bool:
     """Whether a folder's name is that of a version."""
     return _VERSION.fullmatch(name) is not None
+
+
+def require_above_versions(store: Store) -> None:
+    """Checks that a URL is one below which versions lie, not that of a version.
+
+    Raises:
+        ConfigError: it is.
+    """
+    above, _, name = store.url.rpartition("/")
+    if is_version(name):
+        raise ConfigError("this is the URL of one version", path=store.url, expected=f"that of the set, {above}")
 
 
 def read_latest(store: Store) -> Latest | None:
