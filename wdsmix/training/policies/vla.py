@@ -47,7 +47,8 @@ class VisionLanguageAction(Policy):
         self.state = StateEncoder(config)
         self.text = text_encoder(config.text_encoder, width)
         self.context_norm = nn.LayerNorm(width)
-        self.query_embed = nn.Parameter(torch.randn(config.chunk, width) * 0.02)
+        # As large as the state beside it: with small ones all K places look alike, and learn to differ very late.
+        self.query_embed = nn.Parameter(torch.randn(config.chunk, width) * 0.3)
         self.blocks = nn.ModuleList(
             Block(width, config.heads, config.dropout, crosses=True) for _ in range(config.layers)
         )
