@@ -86,7 +86,7 @@ class FaultProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -107,6 +107,10 @@ class FaultProxy:
     def seen(self, method: str, part: str = "") -> list[Seen]:
         """Requests of a method whose path holds ``part``."""
         return [entry for entry in list(self.log) if entry.method == method and part in entry.path]
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # five, the default, would stall a few workers that connect at once
 
 
 class _Handler(BaseHTTPRequestHandler):

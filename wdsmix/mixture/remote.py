@@ -80,6 +80,7 @@ class _Source:
             block_bytes=config.block_bytes,
         )
         self.window = min(config.window, order.size)
+        self.step = max(1, self.window // _STEP)
         self._reach = min(offsets, default=0), max(offsets, default=0)
         self.mean = float(opened.order.lengths.sum()) / order.size
         self.turn = 0
@@ -90,7 +91,6 @@ class _Source:
         """By first row."""
         self.waiting: deque[tuple[int, int]] = deque()
         """(First draw, bytes) of what was planned and is not drawn from yet."""
-        self.streams = np.zeros(config.streams)
 
     def restart(self, draw: int) -> None:
         """Plans from a draw on; what was planned before does not count any more."""
@@ -99,17 +99,12 @@ class _Source:
         self.planned.clear()
         self.waiting.clear()
 
-    def sees(self, draw: Int64Array) -> None:
-        """Learns from the draws of a batch which streams this rank reads."""
-        self.streams *= 0.9
-        self.streams += np.bincount(draw % self.order.size % len(self.streams), minlength=len(self.streams))
-
-    def plan(self, count: int) -> list[_Planned]:
-        """Blocks that the next ``count`` draws need and that are not planned yet, in the order of first use."""
+    def plan(self, mine: npt.NDArray[np.bool_]) -> list[_Planned]:
+        """Blocks that the next draws of some streams need and that are not planned yet, in the order of first use."""
+        count = self.step
         first = self.until
         rows, streams = self.order.rows(first, count)
         self.until += count
-        mine = self.streams >= _FAINT * self.streams.mean()
         draws = np.flatnonzero(mine[streams])
         rows = rows[draws]
         low, high = self._bounds(rows)
@@ -196,6 +191,9 @@ class ReadAhead:
         config = catalog.config
         self._sources = {place: _Source(catalog.sources[place], orders[place], offsets, config) for place in sources}
         self._budget = config.read_ahead
+        self._sizes = np.array([order.size for order in orders], dtype=np.int64)
+        self._streams = np.zeros(config.streams)
+        """How much of late batches came from each stream: a rank reads some only."""
         info = get_worker_info()
         threads = max(2, _CONNECTIONS // (1 if info is None else info.num_workers))
         self._demand = Crew(threads, "wdsmix-demand")
@@ -210,7 +208,8 @@ class ReadAhead:
             (mine,) = np.nonzero(samples.source == place)
             if len(mine):
                 self._ask(source, samples, mine)
-                source.sees(job.draw[mine])
+        stream = job.draw % self._sizes[job.source] % len(self._streams)
+        self._streams = 0.9 * self._streams + np.bincount(stream, minlength=len(self._streams))
         if not self._begun.is_set():  # the frames of the first batch come first
             self._submit(self._demand, self._begin)
         if job.cursor:
@@ -228,7 +227,10 @@ class ReadAhead:
         at = samples.first_row[b] + samples.observed[b, t]
         goal = samples.goal
         if goal is not None:
-            shard, at = np.concatenate([shard, goal.shard[mine]]), np.concatenate([at, goal.shard_row[mine]])
+            own = goal.episode[mine] == samples.episode[mine]
+            rows = np.where(own, samples.row[mine] - samples.frame[mine] + goal.frame[mine], samples.row[mine])
+            far = mine[~(own & source.is_ready(rows))]
+            shard, at = np.concatenate([shard, goal.shard[far]]), np.concatenate([at, goal.shard_row[far]])
         for number in np.unique(shard).tolist():
             self._submit(self._demand, self._fetch_frames, source.opened, number, np.unique(at[shard == number]))
 
@@ -241,10 +243,13 @@ class ReadAhead:
             shard = opened.set.shard(number)
             if shard.remote is None:
                 return
-            for start, length in zip(shard.offset[at].tolist(), shard.length[at].tolist(), strict=True):
+            start = shard.offset[at].astype(np.int64)
+            stop = start + shard.length[at]
+            cut = np.flatnonzero(start[1:] != stop[:-1])  # neighbours come by one request
+            for first, last in zip(start[[0, *(cut + 1)]].tolist(), stop[[*cut, -1]].tolist(), strict=True):
                 if self._demand.stopped:
                     return
-                shard.remote.prefetch(start, start + length)
+                shard.remote.prefetch(first, last)
         except WdsmixError as error:
             _log.debug("left to the thread that needs it: %s", error)
 
@@ -260,11 +265,14 @@ class ReadAhead:
                 source.restart(now)
             for gone in source.passed(now):
                 self._submit(self._ahead, self._finish_block, source, gone)
-            step = max(1, source.window // _STEP)
-            while source.until + step <= now + source.window and ahead < self._budget:
-                for planned in source.plan(step):
-                    ahead += planned.bytes
-                    self._submit(self._ahead, self._fetch_block, source, planned)
+        mine = self._streams >= _FAINT * self._streams.mean()
+        while ahead < self._budget:
+            source = min(self._sources.values(), key=lambda s: (s.until - counts[s.opened.name]) / s.window)
+            if source.until + source.step > counts[source.opened.name] + source.window:
+                break
+            for planned in source.plan(mine):
+                ahead += planned.bytes
+                self._submit(self._ahead, self._fetch_block, source, planned)
 
     def _look_on(self, job: Job) -> None:
         """Plans an evaluation, whose batches follow each other at equal distances."""

@@ -15,10 +15,7 @@ neither a stale lock nor a chunk that is only marked; whoever needs the chunk fe
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import itertools
-import mmap
 import os
 import secrets
 import threading
@@ -26,7 +23,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -36,102 +32,20 @@ import pyarrow as pa
 from wdsmix.errors import ConflictError, DataError, StorageError
 from wdsmix.manifest import FileEntry
 from wdsmix.store.base import Store
-from wdsmix.store.locks import FileLocks
 from wdsmix.store.opening import UrlPath
 from wdsmix.store.reader import ObjectReader
+from wdsmix.store.table import CHUNK, REGION, Table, punch
 
-__all__ = ["CHUNK", "REGION", "CachedSet", "CachedTar", "Counts", "Table", "place_file"]
+__all__ = ["CachedSet", "CachedTar", "Counts", "place_file"]
 
-CHUNK = 16  # bits
-REGION = 21  # bits
 REQUEST = 8 << 20
 """Most bytes of one request."""
 
-_ETAG = 128  # bytes of a record
 _DONE = 1 << 31
-_USE, _FILES, _REGIONS, _CHUNKS = 1 << 40, 2 << 40, 3 << 40, 4 << 40  # where the locks of each kind begin
 _TICK = 0.004  # s between two looks at what another process fetches
 _PATIENCE = 60.0  # s without any progress after which a chunk is fetched though another process seems to do so
 _GENERATION = 5.0  # s; a region is kept for one to two of them after its last use
 _GENERATIONS = 250
-
-
-class Table:
-    """What is there of each tar; a mapped file, all zeros at first.
-
-    Args:
-        path: The file.
-        sizes: Bytes of each tar.
-    """
-
-    def __init__(self, path: Path, sizes: Sequence[int]) -> None:
-        self.sizes = list(sizes)
-        chunks = [-(-size >> CHUNK) for size in sizes]
-        regions = [-(-size >> REGION) for size in sizes]
-        self.first_chunk = [0, *itertools.accumulate(chunks)]
-        self.first_region = [0, *itertools.accumulate(regions)]
-        used = len(sizes) * _ETAG
-        have = used + 4 * self.first_region[-1]
-        length = max(have + self.first_chunk[-1], 1)
-        self.locks = FileLocks(path)
-        if os.fstat(self.locks.handle).st_size < length:
-            os.ftruncate(self.locks.handle, length)
-        self._map = mmap.mmap(self.locks.handle, length)
-        self.etags = memoryview(self._map)[:used]
-        self.used: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32, self.first_region[-1], used)
-        """uint32 [regions]: s since 1970 of the last use; with the highest bit: not needed again for long."""
-        self.have: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.first_chunk[-1], have)
-        """uint8 [chunks]: 1 for a chunk that is there."""
-
-    def etag(self, k: int) -> str:
-        """The ETag that tar ``k`` was first seen with; empty before that."""
-        return bytes(self.etags[k * _ETAG : (k + 1) * _ETAG]).rstrip(b"\0").decode(errors="replace")
-
-    def set_etag(self, k: int, etag: str) -> None:
-        """Notes it, if it fits."""
-        data = etag.encode()
-        if len(data) <= _ETAG:
-            self.etags[k * _ETAG : (k + 1) * _ETAG] = data.ljust(_ETAG, b"\0")
-
-    def region_chunks(self, region: int) -> tuple[int, int, int]:
-        """Tar of a region, and its first chunk and the one after its last, both over all tars."""
-        k = int(np.searchsorted(self.first_region, region, side="right")) - 1
-        first = region - self.first_region[k] << REGION - CHUNK
-        count = self.first_chunk[k + 1] - self.first_chunk[k]
-        last = min(first + (1 << REGION - CHUNK), count)
-        return k, self.first_chunk[k] + first, self.first_chunk[k] + last
-
-    def lock_use(self) -> bool:
-        """Whether this process could say that it uses the set: not while it is being removed."""
-        return self.locks.take(_USE, shared=True)
-
-    def lock_removal(self) -> bool:
-        """Whether nobody uses the set, and nobody will until the lock is dropped or the file is gone."""
-        return self.locks.take(_USE)
-
-    def lock_region(self, region: int, *, shared: bool) -> bool:
-        """Keeps a region, or takes it to give it up."""
-        return self.locks.take(_REGIONS + region, shared=shared)
-
-    def drop_region(self, region: int) -> None:
-        """Ends either."""
-        self.locks.drop(_REGIONS + region)
-
-    def lock_chunks(self, first: int, stop: int) -> bool:
-        """Takes chunks to fetch them."""
-        return self.locks.take(_CHUNKS + first, stop - first)
-
-    def drop_chunks(self, first: int, stop: int) -> None:
-        """Ends that."""
-        self.locks.drop(_CHUNKS + first, stop - first)
-
-    def lock_file(self, number: int) -> bool:
-        """Takes a whole file to fetch it."""
-        return self.locks.take(_FILES + number)
-
-    def drop_file(self, number: int) -> None:
-        """Ends that."""
-        self.locks.drop(_FILES + number)
 
 
 class Counts:
@@ -247,7 +161,10 @@ class CachedSet:
                     expected=f"crc32c {entry.crc32c:08x}",
                     found=f"{found:08x}, twice",
                 )
-        place_file(path, data)
+        try:
+            place_file(path, data)
+        except OSError as error:
+            raise _unwritable(error, self.folder) from error
 
     # --- tars ---------------------------------------------------------------------------------------------------------
 
@@ -382,11 +299,7 @@ class CachedSet:
                         done = whole
                         self._tell()
         except OSError as error:
-            raise StorageError(
-                f"the cache can't be written: {error.strerror}",
-                path=self.folder,
-                hint="cache_limit sets how much of the disk it may take, cache_dir where it lies",
-            ) from error
+            raise _unwritable(error, self.folder) from error
         finally:
             self._count(at - began)
 
@@ -495,7 +408,7 @@ class CachedSet:
                 self.table.have[first:stop] = 0
                 start = first - self.table.first_chunk[k] << CHUNK
                 with self._open(k) as handle:
-                    _punch(handle, start, stop - first << CHUNK)
+                    punch(handle, start, stop - first << CHUNK)
                 return held
             finally:
                 self.table.drop_region(region)
@@ -567,6 +480,14 @@ class CachedTar:
         return self._owner.renew(self._k, start, stop, crc32c)
 
 
+def _unwritable(error: OSError, folder: Path) -> StorageError:
+    return StorageError(
+        f"the cache can't be written: {error.strerror}",
+        path=folder,
+        hint="cache_limit sets how much of the disk it may take, cache_dir where it lies",
+    )
+
+
 def place_file(path: Path, data: bytes) -> None:
     """Writes a file of the cache beside and renames it."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
@@ -582,18 +503,3 @@ def _write_all(handle: int, data: bytes, at: int) -> None:
     while rest:
         written = os.pwrite(handle, rest, at)
         rest, at = rest[written:], at + written
-
-
-@functools.cache
-def _fallocate() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).fallocate
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
-    function.restype = ctypes.c_int
-    return function
-
-
-def _punch(handle: int, start: int, count: int) -> None:
-    """Gives bytes of a file back to the disk: FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE."""
-    if _fallocate()(handle, 3, start, count):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
