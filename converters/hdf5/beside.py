@@ -115,6 +115,7 @@ def string_rows(tree: Tree, path: str) -> list[str] | None:
     if not strings and not (dataset.dtype.kind == "S" and dataset.dtype.itemsize <= _LONGEST_NAME):
         return None
     tree.check_stored(path, dataset)
+    tree.check_inflated(path, dataset)
     texts: list[str] = []
     count = 1
     while len(texts) < dataset.shape[0]:

@@ -215,6 +215,7 @@ class Hdf5Images:
         cuts = np.flatnonzero(np.diff(rows // step)) + 1
         for block in np.split(rows, cuts) if len(rows) else ():
             low, high = int(block[0]), int(block[-1]) + 1
+            self._tree.check_inflated(self._path, dataset, low, high)
             if (high - low) * row_bytes <= _CHUNK_ROW_BYTES:
                 with library_errors(self._tree.path, self._path):
                     values = _select(dataset, block)
@@ -243,6 +244,7 @@ class Hdf5Images:
         dataset, count, at, largest = self._dataset(), 1, 0, 0
         while at < len(rows):
             block = rows[at : at + count]
+            self._tree.check_inflated(self._path, dataset, int(block[0]), int(block[-1]) + 1)
             with library_errors(self._tree.path, self._path):
                 values = _select(dataset, block)
             at += len(block)
@@ -261,6 +263,7 @@ class Hdf5Images:
             if dataset is None:
                 raise self._bad(row, "not a dataset", "one picture")
             self._tree.check_stored(path, dataset)
+            self._tree.check_inflated(path, dataset)
             if math.prod(dataset.shape or ()) * dataset.dtype.itemsize > self._tree.budget.frame_bytes:
                 raise self._bad(row, "refused: a picture is too large", f"at most {self._tree.budget.frame_bytes}")
             with library_errors(self._tree.path, path):
@@ -378,6 +381,7 @@ class Hdf5Images:
         dataset = self._dataset()
         picks = np.unique(np.linspace(0, self.storage.rows - 1, min(16, self.storage.rows)).astype(np.int64))
         for pick in picks.tolist():
+            self._tree.check_inflated(self._path, dataset, pick, pick + 1)
             with library_errors(self._tree.path, self._path):
                 value = dataset[pick : pick + 1]
             first = value[0] if value.dtype.kind == "O" else value

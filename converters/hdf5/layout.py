@@ -205,6 +205,7 @@ def read_value(tree: Tree, group: str, name: str) -> object:
         return None
     try:
         tree.check_stored(join(group, name), dataset)
+        tree.check_inflated(join(group, name), dataset)
         value: object = dataset[()]
     except (Hdf5Error, OSError, RuntimeError, ValueError, TypeError):
         return None

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
+from wdsmix.converters.hdf5.inflate import inflates_beyond, large_chunks, odd_pipeline
 from wdsmix.converters.hdf5.preflight import open_file
 from wdsmix.converters.slots import natural_key
 
@@ -23,6 +24,7 @@ from wdsmix.texts import printable
 __all__ = ["Budget", "Tree", "join"]
 
 _REMEMBERED = 256
+_SMALL = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,8 @@ class Tree:
         self.file: h5py.File = open_file(path)
         self._root: h5py.Group = self.file["/"]
         self._seen: dict[tuple[str, ...], h5py.Group | h5py.Dataset | None] = {}
+        self._large: dict[str, dict[tuple[int, ...], bool]] = {}
+        """Dataset -> its large chunks, and whether each was looked at."""
 
     def __enter__(self) -> Tree:
         return self
@@ -246,6 +250,36 @@ class Tree:
             size = math.prod(dataset.chunks) * dataset.dtype.itemsize
         if size > self.budget.chunk_bytes:
             raise self._refuse(name, "too large a chunk", f"at most {self.budget.chunk_bytes} bytes", f"{size}")
+        if math.prod(dataset.shape) * dataset.dtype.itemsize <= _SMALL:
+            self.check_inflated(name, dataset)  # cheap; what is larger is looked at as it is read
+
+    def check_inflated(self, name: str, dataset: h5py.Dataset, start: int = 0, stop: int | None = None) -> None:
+        """Checks that chunks about to be read hold no more than they declare.
+
+        Args:
+            name: Path of the dataset.
+            dataset: It.
+            start: First row to be read.
+            stop: The row after the last; None: all.
+
+        Raises:
+            Hdf5Error: one inflates past its size, or is compressed twice.
+        """
+        if dataset.chunks is None:
+            return
+        with library_errors(self.path, name):
+            if name not in self._large:
+                if odd_pipeline(dataset):
+                    raise self._refuse(name, "compressed twice", "one compression", None)
+                self._large[name] = dict.fromkeys(large_chunks(dataset), False)
+            for place, looked in self._large[name].items():
+                if looked or place[0] + dataset.chunks[0] <= start or (stop is not None and place[0] >= stop):
+                    continue
+                if inflates_beyond(dataset, place):
+                    raise self._refuse(
+                        name, "a chunk that inflates past its size", "as many bytes as declared", f"more, at {place}"
+                    )
+                self._large[name][place] = True
 
     def read_vector(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.generic]:
         """Reads rows of a numeric dataset, after looking at its size.
@@ -276,6 +310,8 @@ class Tree:
         if dataset.dtype.kind not in "fiub":
             raise Hdf5Error("not numeric", path=str(self.path), where=name, found=str(dataset.dtype))
         self.check_stored(name, dataset)
+        first, last, _ = slice(start, stop).indices(shape[0] if shape else 1)
+        self.check_inflated(name, dataset, first, last)
         with library_errors(self.path, name):
             values: npt.NDArray[np.generic] = dataset[start:stop] if shape else dataset[()]
             return values
