@@ -1,0 +1,144 @@
+"""The node's cache: locks that end with their process, what is given up first, what killed processes leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.sets import toy_set
+from helpers.stored import heavy_set
+
+from wdsmix.errors import ConfigError
+from wdsmix.manifest import Manifest, digest_of, read_model
+from wdsmix.store.cache import Cache, open_cache
+from wdsmix.store.cached import CachedSet
+from wdsmix.store.local import LocalStore
+from wdsmix.store.locks import FileLocks
+from wdsmix.store.table import Table
+
+HOLD = """
+import sys
+from pathlib import Path
+from wdsmix.store.locks import FileLocks
+locks = FileLocks(Path(sys.argv[1]))
+print(locks.take(10, 5, shared=sys.argv[2] == "shared"), flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(path: Path, how: str) -> subprocess.Popen[str]:
+    """A process that has locked bytes 10 to 15."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "True\n"
+    return child
+
+
+def test_locks_end_with_their_process(tmp_path: Path) -> None:
+    locks = FileLocks(tmp_path / "file")
+    with holder(tmp_path / "file", "alone") as child:
+        assert not locks.take(12)
+        assert not locks.take(14, 3, shared=True)
+        assert locks.take(15)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert locks.take(10, 5)
+    locks.drop(10, 5)
+    with holder(tmp_path / "file", "shared") as child:
+        assert locks.take(12, shared=True)
+        assert not locks.take(12)
+        child.kill()
+    assert locks.is_current()
+    (tmp_path / "file").unlink()
+    assert not locks.is_current()
+
+
+def test_a_forked_child_holds_no_locks(tmp_path: Path) -> None:
+    locks = FileLocks(tmp_path / "file")
+    assert locks.take(0)
+    child = os.fork()
+    if not child:
+        os._exit(int(locks.take(0)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_table_tells_what_is_there(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table", [5, (1 << 21) + 1, 0, 1 << 16])
+    assert table.first_chunk == [0, 1, 34, 34, 35]
+    assert table.first_region == [0, 1, 3, 3, 4]
+    assert [table.region_chunks(region) for region in range(4)] == [(0, 0, 1), (1, 1, 33), (1, 33, 34), (3, 34, 35)]
+    table.set_etag(1, '"abc"')
+    table.have[33] = 1
+    again = Table(tmp_path / "table", table.sizes)
+    assert [again.etag(k) for k in range(4)] == ["", '"abc"', "", ""]
+    assert again.have.tolist() == [0] * 33 + [1, 0]
+    table.set_etag(1, "x" * 1000)  # can't be kept
+    assert again.etag(1) == '"abc"'
+
+
+def opened(cache: Cache, folder: Path) -> CachedSet:
+    """A set of the folder, as if it lay in a store."""
+    data = (folder / "manifest.json").read_bytes()
+    return cache.open(LocalStore(str(folder)), digest_of(data), data, read_model(Manifest, data, folder))
+
+
+def test_ranges_files_and_regions(tmp_path: Path) -> None:
+    heavy_set(tmp_path / "toy", [100_000, 200_000])
+    cache = Cache(tmp_path / "cache", None)
+    found = opened(cache, tmp_path / "toy")
+    assert opened(cache, tmp_path / "toy") is found
+    whole = np.fromfile(tmp_path / "toy" / "train-00001.tar", np.uint8)
+    tar = found.tar(1)
+    assert not tar.data.any()
+    tar.touch(70_000, 70_001)
+    size = 1 << 16
+    there = np.zeros_like(whole)
+    there[size : 2 * size] = whole[size : 2 * size]
+    assert np.array_equal(tar.data, there)
+    tar.touch(0, len(whole))
+    assert np.array_equal(tar.data, whole)
+    region = found.table.first_region[1]
+    assert found.give_up(region) == 0  # this process may be reading it
+    found.after_fork()  # holds nothing any more
+    assert found.give_up(region) > 0
+    assert not tar.data.any()
+    tar.touch(0, len(whole))
+    assert np.array_equal(tar.data, whole)
+    assert found.file("stats.json").read_bytes() == (tmp_path / "toy" / "stats.json").read_bytes()
+    assert cache.counts.take().fetched > 2 * len(whole)
+    assert cache.counts.fetched == 0
+
+
+def test_sets_that_nobody_uses_go_first(tmp_path: Path) -> None:
+    toy_set(tmp_path / "toy")
+    old = Cache(tmp_path / "cache", None)
+    unused = opened(old, tmp_path / "toy")
+    unused.tar(0).touch(0, 1000)
+    (old.folder / ".trash-x").mkdir()
+    partial = unused.folder / ".stats.json.abc"
+    partial.write_bytes(b"half")
+    os.utime(partial, (0, 0))
+    unused.table.locks.close()  # as if its process had ended
+    cache = Cache(tmp_path / "cache", 1)
+    cache.trim()
+    assert not [entry for entry in cache.folder.iterdir() if entry.is_dir()]
+    again = opened(cache, tmp_path / "toy")
+    again.tar(0).touch(0, 1000)
+    cache.trim()
+    assert again.folder.is_dir()
+
+
+def test_a_cache_that_can_not_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can't be made"):
+        open_cache(tmp_path / "file" / "below")
+    monkeypatch.setenv("WDSMIX_CACHE_DIR", str(tmp_path / "named"))
+    assert open_cache().folder == tmp_path / "named"
+    assert open_cache(limit=5) is open_cache()
+    assert open_cache().limit == 5
