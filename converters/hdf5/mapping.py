@@ -23,7 +23,7 @@ state: [obs/joint_pos]        # datasets (T, ...) within an episode, joined in t
 action: [actions]
 # reward: rewards             # optional
 # done: dones
-cameras:                      # slot -> dataset (8.1 of any storage), or {path, order, flip}
+cameras:                      # slot -> dataset of pictures in any storage, or {path, order, flip}
   cam0: obs/front_image
   cam1: {path: obs/wrist_image, order: rgb, flip: none}
 fps: 20
