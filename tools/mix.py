@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     init = actions.add_parser("init", help=(h := "draft a mixture.yaml for some shard sets"), description=h)
-    init.add_argument("sets", nargs="+", metavar="SET", help="folders of shard sets")
+    init.add_argument("sets", nargs="+", metavar="SET", help="folders or URLs of shard sets")
     init.add_argument("--out", default="mixture.yaml", metavar="FILE", help="file to write; - for stdout (%(default)s)")
     init.add_argument("--weights", choices=("frames", "equal"), default="frames", help="shares (%(default)s)")
     init.add_argument("--force", action="store_true", help="replace the file if it is there")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import pickle
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from helpers.damage import flip
 from helpers.fault_proxy import Fault, FaultProxy
 from helpers.s3_server import S3Server
 from helpers.sets import toy_set
+from helpers.store_fixtures import S3_BY_OBSTORE
 from helpers.stored import heavy_set
 from helpers.streaming import copy_up
 from torch.utils.data import DataLoader
@@ -19,6 +22,7 @@ from wdsmix import ShardSet
 from wdsmix.cli import main
 from wdsmix.errors import ConfigError, ConflictError, DataError, StorageError
 from wdsmix.shards.stock import stream_webdataset
+from wdsmix.store.obstores import ObstoreStore
 
 
 @pytest.fixture
@@ -159,3 +163,58 @@ def test_stock_tars_are_streamed_through_our_store(
         stream_webdataset(f"s3://{bucket}/h/train-00000.tar", cache_dir=str(tmp_path))
     paths = [str(path) for path in sorted((tmp_path / "heavy").glob("*.tar"))]
     assert [(sample["__key__"], sample["cam0.jpg"]) for sample in stream_webdataset(paths)] == expected
+
+
+class _Ranges(http.server.BaseHTTPRequestHandler):
+    """A folder, with ranges and ETags, as object stores serve public buckets."""
+
+    folder = Path()
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path = self.folder / self.path.lstrip("/")
+        data = path.read_bytes() if path.is_file() else None
+        span = self.headers.get("Range", "")
+        self.send_response(404 if data is None else 206 if span else 200)
+        part = data or b""
+        if data is not None:
+            start, _, stop = span.removeprefix("bytes=").partition("-")
+            part = data[int(start or 0) : int(stop) + 1 if stop else None]
+            self.send_header("ETag", f'"{len(data)}"')
+            if span:
+                self.send_header("Content-Range", f"bytes {start}-{int(start) + len(part) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+
+def test_a_set_behind_a_web_server(toy: Path) -> None:
+    handler = type("Handler", (_Ranges,), {"folder": toy.parent})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/toy"
+        same(ShardSet(url), ShardSet(toy))
+        assert len(ShardSet(f"{url}/train-{{00000..00001}}.tar")) == 14
+        with pytest.raises(ConfigError, match="no shard set"):
+            ShardSet(f"{url}/below")
+        server.shutdown()
+
+
+def test_a_set_by_obstore(toy: Path, moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from Google and Azure; a forked child of a process that has used it is refused, not hung."""
+    pytest.importorskip("obstore")
+    moto.use(monkeypatch)
+    for name, value in {**S3_BY_OBSTORE, "AWS_ENDPOINT_URL": moto.url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("wdsmix.shards.remote.open_store", ObstoreStore)
+    bucket = moto.bucket()
+    copy_up(moto.client, toy, bucket, "toy")
+    opened = ShardSet(f"s3://{bucket}/toy")
+    same(opened, ShardSet(toy))
+    again = ShardSet(f"s3://{bucket}/toy", cache_dir=toy.parent / "other")
+    loader = DataLoader(again.episodes("train"), batch_size=None, num_workers=1)
+    with pytest.raises(ConfigError, match="forked process"):
+        next(iter(loader))
