@@ -53,7 +53,7 @@ def inflates_beyond(dataset: h5py.Dataset, place: tuple[int, ...]) -> bool:
     at = codes.index(_DEFLATE)
     if mask & (1 << at):
         return False
-    allowed = math.prod(dataset.chunks) * dataset.dtype.itemsize + 1024  # checksums of filters before
+    allowed: int = math.prod(dataset.chunks) * dataset.dtype.itemsize + 1024  # checksums of filters before
     stream = zlib.decompressobj()
     data, total = raw, 0
     try:
