@@ -33,7 +33,7 @@ COMMON = ["--image-size", "64", "--batch-size", "32", "--eval-split", "val,test"
 POLICIES: dict[str, dict[str, Any]] = {
     "bc": {"flags": ["--steps", "400", "--lr", "1e-3"], "sample": {}},
     "transformer": {"flags": ["--steps", "400", "--lr", "5e-4"], "sample": {"history": 2}},
-    "vla": {"flags": ["--steps", "400", "--lr", "5e-4"], "sample": {}},
+    "vla": {"flags": ["--steps", "800", "--lr", "5e-4"], "sample": {}},
     "offline-rl": {
         # Only lift stores rewards; the others say by rule that their last frame is the goal.
         "flags": ["--steps", "400", "--lr", "1e-3", "--set", "options.rewards=demonstration"],
