@@ -22,7 +22,7 @@ Reads the small files, and of the tars the headers of up to 256 frames; `wdsmix 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    parser.add_argument("set", metavar="SET", help="folder of the shard set")
+    parser.add_argument("set", metavar="SET", help="folder or URL of the shard set")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="tasks, dimensions and drops to show (20)")
     parser.add_argument("--sheet", metavar="FILE", help="write a contact sheet: .png, .jpg or .webp")
