@@ -304,7 +304,8 @@ def listen(token: str, method: Callable[[Any], None]) -> None:
 
     When the object is gone, so are the mappings of slots that were for it (batches keep theirs).
     """
-    _listeners[token] = os.getpid(), weakref.WeakMethod(method, lambda _: _forget(token))
+    gone = functools.partial(_forget, token, _listeners, _mapped)
+    _listeners[token] = os.getpid(), weakref.WeakMethod(method, lambda _: gone())
 
 
 def tell(note: Note | None) -> None:
@@ -340,11 +341,11 @@ def _receive(
     return batch
 
 
-def _forget(token: str) -> None:
-    _listeners.pop(token, None)
-    for key, (owner, _) in list(_mapped.items()):
-        if owner == token:
-            _mapped.pop(key, None)
+def _forget(token: str, listeners: dict[str, Any], mapped: dict[tuple[str, int], Any]) -> None:
+    # What it needs is handed to it: at exit, this module's names may be gone before the last dataset.
+    listeners.pop(token, None)
+    for key in [key for key, (owner, _) in mapped.items() if owner == token]:
+        mapped.pop(key, None)
 
 
 def _forget_the_dead() -> None:
