@@ -20,6 +20,10 @@ __all__ = ["BatchMemory", "Field", "batch_fields"]
 
 _ALIGN = 64
 
+_ASIDE = 16
+"""Pictures lie so many bytes beside the alignment: libjpeg-turbo writes rows that are aligned to 32 bytes past the caches
+(non-temporal stores), which costs 2 to 3 % of decoding into memory that is used again."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
@@ -68,8 +72,9 @@ def batch_fields(layout: Layout, size: int) -> dict[str, Field]:
     fields: dict[str, Field] = {}
     start = 0
     for name, (dtype, shape) in shapes.items():
-        field = fields[name] = Field(shape=shape, dtype=np.dtype(dtype), start=start)
-        start += -(-field.nbytes // _ALIGN) * _ALIGN
+        aside = _ASIDE if name in ("images", "goal_images") else 0
+        field = fields[name] = Field(shape=shape, dtype=np.dtype(dtype), start=start + aside)
+        start += -(-(aside + field.nbytes) // _ALIGN) * _ALIGN
     return fields
 
 
