@@ -23,7 +23,7 @@ from wdsmix.converters.preview import add_preview, preview_path, preview_source
 from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
 
 from wdsmix.errors import DataError
-from wdsmix.texts import printable
+from wdsmix.texts import counted, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -201,6 +201,8 @@ def check(
     for line in lines.values():
         if line.name == _OPENS:
             line.ok = len(files - bad_files)
+        elif line.note:  # of files, not of episodes
+            line.ok = max(0, len(files - bad_files) - line.bad)
         elif line.name not in (_READS, _ROWS, _FINITE, _IMAGES):
             line.ok = max(0, sum(ref.fault is None or ref.fault_kind != "file" for ref in refs) - line.bad)
     return Report(
@@ -414,13 +416,17 @@ def _show(report: Report) -> None:
     table.add_column("check")
     table.add_column("ok", justify="right")
     table.add_column("bad", justify="right")
+    noted = any(line.note and line.bad for line in report.lines.values())
+    if noted:
+        table.add_column("noted", justify="right")
     for line in report.lines.values():
         colour = "" if not line.bad else "yellow" if line.note else "red"
-        table.add_row(line.name, str(line.ok), str(line.bad), style=colour)
+        counts = ["", str(line.bad)] if line.note and noted else [str(line.bad), ""]
+        table.add_row(line.name, str(line.ok), *counts[: 1 + noted], style=colour)
     console.print(table)
     for line in report.lines.values():
         if line.bad:
-            console.print(f"{line.name}: {line.bad} bad" + (" (a note)" if line.note else ""), style="bold")
+            console.print(f"{line.name}: {line.bad} {'noted' if line.note else 'bad'}", style="bold")
         for offender in line.offenders:
             console.print(f"  {escape(printable(offender, lines=True))}", soft_wrap=True, highlight=False)
         if line.bad > len(line.offenders):
@@ -430,5 +436,6 @@ def _show(report: Report) -> None:
     filtered = f", {report.filtered} filtered out" if report.filtered else ""
     verdict = "ready to convert" if report.good else "not good as it is"
     console.print(
-        f"{report.files} files, {report.episodes} good episodes{filtered}, {report.frames} frames read: {verdict}"
+        f"{counted(report.files, 'file')}, {counted(report.episodes, 'good episode')}{filtered}, "
+        f"{counted(report.frames, 'frame')} read: {verdict}"
     )

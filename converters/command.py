@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"wdsmix: preview: {printable(str(preview))}\n")
     if outcome.manifest is None:
         return 0
-    said = summary.too_many_dropped(outcome.dropped, outcome.manifest.counts.episodes, args.max_dropped)
-    if said:
-        sys.stderr.write(f"wdsmix: warning: {printable(said)}\n")
-    return 1 if said else summary.exit_code(outcome.dropped)
+    said = [
+        summary.unreadable_files(outcome.dropped),
+        summary.too_many_dropped(outcome.dropped, outcome.manifest.counts.episodes, args.max_dropped),
+    ]
+    for text in filter(None, said):
+        sys.stderr.write(f"wdsmix: warning: {printable(text)}\n")
+    return int(any(said))

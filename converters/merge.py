@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,11 +39,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Merges; 1 if a file of the source was unreadable, as a whole run would end."""
-    from wdsmix.converters.summary import exit_code, show_set
+    from wdsmix.converters.summary import exit_code, show_set, unreadable_files
+
+    from wdsmix.texts import printable
 
     manifest = merge(args.out, args.parts)
     if not args.quiet:
         show_set(args.out, manifest)
+    if said := unreadable_files(manifest.dropped):
+        sys.stderr.write(f"wdsmix: warning: {printable(said)}\n")
     return exit_code(manifest.dropped)
 
 
@@ -58,7 +63,7 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
         DataError: shards are missing (names them), or a part's file is damaged.
     """
     from wdsmix.converters.kept import differing
-    from wdsmix.converters.run import finish, system_errors_told, terminable
+    from wdsmix.converters.run import check_whole, finish, system_errors_told, terminable
     from wdsmix.converters.workfolder import Locks, WorkFolder
 
     from wdsmix.errors import ConflictError, DataError
@@ -84,6 +89,10 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
     if not plans:
         raise DataError("no part is there to merge", path=out)
     plan = plans[0]
+    if work.plan() is None:  # OUT is new, and stays so if the parts are not all there
+        for folder in others:
+            folder.check_plan(plan)
+        check_whole(out, plan, {name for folder in others for name in folder.receipts(plan)})
     with terminable(), system_errors_told(out), Locks(out):
         for folder in others:
             folder.check_plan(plan)

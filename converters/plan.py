@@ -27,7 +27,7 @@ from wdsmix.episode import EpisodeRef, SourceInfo, VectorSpec
 from wdsmix.errors import ConfigError, DataError
 from wdsmix.limits import MAX_VECTOR_WIDTH
 from wdsmix.manifest import FORMAT_VERSION, Dropped, canonical_json
-from wdsmix.texts import encodable
+from wdsmix.texts import counted, encodable
 
 __all__ = ["Plan", "PlannedCamera", "PlannedEpisode", "PlannedShard", "PlannedVector", "Planning", "differences"]
 
@@ -371,15 +371,18 @@ class _Planner:
         return _plain({**shaping, "extra": options.extra, "source": self.source.arguments()})
 
     def _nothing(self) -> DataError:
-        reasons: dict[str, int] = {}
+        files = {dropped.source_file for dropped in self.dropped.values()}
+        reasons: dict[str, list[str]] = {}
         for dropped in self.dropped.values():
-            reasons[dropped.reason] = reasons.get(dropped.reason, 0) + 1
-        shown = "; ".join(f"{count} x {reason}" for reason, count in list(reasons.items())[:3])
-        first = next(iter(self.dropped.values()), None)
+            reasons.setdefault(dropped.reason, []).append(dropped.source_file)
+        shown = "; ".join(
+            f"{len(names)} x {reason}" + (f" (the first: {names[0]})" if len(files) > 1 else "")
+            for reason, names in list(reasons.items())[:3]
+        )
         return DataError(
             "no episode can be converted" + (f": {shown}" if shown else ""),
-            path=None if first is None else first.source_file,
-            found=f"{len(self.dropped)} episodes, all left out" if self.dropped else "no episode at all",
+            path=files.pop() if len(files) == 1 else None,
+            found=f"{counted(len(self.dropped), 'episode')}, all left out" if self.dropped else "no episode at all",
         )
 
 

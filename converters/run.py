@@ -13,7 +13,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from wdsmix.progress import Progress
 from wdsmix.shards.finish import finish_set
 from wdsmix.shards.receipt import ShardReceipt
 
-__all__ = ["Outcome", "convert", "finish", "run", "system_errors_told", "terminable"]
+__all__ = ["Outcome", "check_whole", "convert", "finish", "run", "system_errors_told", "terminable"]
 
 _NOTED = re.compile(r'"(frame_mapping|rows_left_out)":')
 
@@ -169,20 +169,29 @@ def _forget_damaged(
     return tuple(notes)
 
 
+def check_whole(folder: Path, plan: Plan, there: Container[str]) -> None:
+    """Makes sure that no shard is missing.
+
+    Raises:
+        DataError: one is (names them).
+    """
+    missing = [shard.name for shard in plan.shards if shard.name not in there]
+    if missing:
+        shown = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
+        raise DataError(
+            f"{len(missing)} of {len(plan.shards)} shards are missing: {shown}",
+            path=folder,
+            hint="run the parts that hold them, or name their folders",
+        )
+
+
 def finish(work: WorkFolder, plan: Plan, receipts: dict[str, ShardReceipt]) -> Manifest:
     """Writes index, statistics and manifest of a set whose shards are all there, and removes the work folder.
 
     Raises:
         DataError: a shard is missing, or no episode is in any.
     """
-    missing = [shard.name for shard in plan.shards if shard.name not in receipts]
-    if missing:
-        shown = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
-        raise DataError(
-            f"{len(missing)} of {len(plan.shards)} shards are missing: {shown}",
-            path=work.folder,
-            hint="run the parts that hold them, or name their folders",
-        )
+    check_whole(work.folder, plan, receipts)
     if not any(receipt.episodes for receipt in receipts.values()):
         first = next((drop for receipt in receipts.values() for drop in receipt.dropped), None)
         raise DataError(

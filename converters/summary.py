@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from wdsmix.manifest import Dropped, Manifest
-from wdsmix.texts import printable
+from wdsmix.texts import counted, printable
 
 if TYPE_CHECKING:
     from wdsmix.converters.run import Outcome
 
-__all__ = ["exit_code", "show", "show_set", "too_many_dropped"]
+__all__ = ["exit_code", "show", "show_set", "too_many_dropped", "unreadable_files"]
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 12
@@ -25,6 +25,17 @@ _REASONS_SHOWN = 12
 def exit_code(dropped: Sequence[Dropped]) -> int:
     """1 if a whole file was unreadable, else 0: single bad episodes are the policy's to judge."""
     return int(any(drop.kind == "file" for drop in dropped))
+
+
+def unreadable_files(dropped: Sequence[Dropped]) -> str:
+    """What to say where whole files were unreadable; empty where none was."""
+    files = [drop for drop in dropped if drop.kind == "file"]
+    if not files:
+        return ""
+    first = f"{files[0].source_file}: {files[0].reason}"
+    return f"{counted(len(files), 'unreadable file')} left out" + (
+        f", the first: {first}" if files[1:] else f": {first}"
+    )
 
 
 def too_many_dropped(dropped: Sequence[Dropped], kept: int, most: float) -> str:
@@ -59,7 +70,7 @@ def show(outcome: Outcome, *, console: Console | None = None) -> None:
         console.print("The set was already complete; nothing was written.")
     else:
         rate = outcome.frames / max(outcome.seconds, 1e-9)
-        console.print(f"{outcome.frames:,} frames written in {outcome.seconds:.1f} s ({rate:,.0f} frames/s).")
+        console.print(f"{counted(outcome.frames, 'frame')} written in {outcome.seconds:.1f} s ({rate:,.0f} frames/s).")
     if outcome.manifest is None:
         console.print("When all parts are done, join them with `wdsmix merge`.")
 
@@ -70,9 +81,10 @@ def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None
     table = _table(f"{manifest.name}: {folder}")
     size = sum(entry.bytes for entry in manifest.files)
     _row(table, "source", f"{manifest.kind}, {manifest.source_fps:g} frames/s, embodiment {manifest.embodiment}")
-    _row(table, "stored", f"{manifest.hz:g} frames/s, {_bytes(size)} in {len(manifest.files) + 1} files")
+    _row(table, "stored", f"{manifest.hz:g} frames/s, {_bytes(size)} in {counted(len(manifest.files) + 1, 'file')}")
     for split, counts in manifest.splits.items():
-        _row(table, split, f"{counts.episodes:,} episodes, {counts.frames:,} frames, {counts.shards:,} shards")
+        shards = counted(counts.shards, "shard")
+        _row(table, split, f"{counted(counts.episodes, 'episode')}, {counted(counts.frames, 'frame')}, {shards}")
     for slot, camera in sorted(manifest.cameras.items()):
         sizes = ", ".join(f"{width}x{height}" for width, height in camera.sizes[:3])
         sizes += ", ..." if len(camera.sizes) > 3 else ""
@@ -83,7 +95,7 @@ def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None
             f"{camera.key}: {camera.frames:,} {camera.encoding} of {sizes or 'no size'}, {share:.0f} % passed through",
         )
     for name, vector in manifest.vectors.items():
-        _row(table, name, f"{vector.width} dimensions, {vector.frames:,} frames")
+        _row(table, name, f"{counted(vector.width, 'dimension')}, {counted(vector.frames, 'frame')}")
     report = manifest.details.get("report")
     for label, text in report.items() if isinstance(report, dict) else ():  # what the family measured
         _row(table, str(label), str(text))
@@ -105,7 +117,7 @@ def _show_part(outcome: Outcome, console: Console) -> None:
     rows = [row for receipt in outcome.receipts for row in receipt.episodes]
     table = _table(f"part of {plan.name}: {outcome.folder}")
     _row(table, "shards", f"{len(outcome.receipts):,} of {len(plan.shards):,}")
-    _row(table, "stored", f"{len(rows):,} episodes, {sum(row.frames for row in rows):,} frames")
+    _row(table, "stored", f"{counted(len(rows), 'episode')}, {counted(sum(row.frames for row in rows), 'frame')}")
     size = sum(entry.bytes for receipt in outcome.receipts for entry in receipt.files)
     _row(table, "bytes", _bytes(size))
     _print(console, table)

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Grows, reports, and returns the exit code."""
     from wdsmix.tools.console import result_console
 
-    from wdsmix.texts import printable
+    from wdsmix.texts import counted, printable
     from wdsmix.training.expand import SIDES, Rule
     from wdsmix.training.expand_file import expand_file
 
@@ -60,5 +60,5 @@ def run(args: argparse.Namespace) -> int:
     console = result_console()
     for name, (old, new) in changed.items():
         console.print(f"{printable(name)}  {old} -> {new}", markup=False)
-    console.print(f"{len(changed)} tensors grew; written to {printable(str(args.out))}", markup=False)
+    console.print(f"{counted(len(changed), 'tensor')} grew; written to {printable(str(args.out))}", markup=False)
     return 0

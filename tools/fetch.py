@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wdsmix.tools.transfers import ahead, configure_transfer, show_files, show_retries, size
 
+from wdsmix.texts import counted
+
 if TYPE_CHECKING:
     from wdsmix.store.fetch import FetchPlan
 
@@ -94,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             console.print(f"[red]✗[/] {plain(text)}")
         mark = "[red]✗[/]" if result.bad else "[green]✓[/]"
         console.print(
-            f"{mark} {plain(str(folder))} {result.digest[:12]}: {result.files_received} files received "
+            f"{mark} {plain(str(folder))} {result.digest[:12]}: {counted(result.files_received, 'file')} received "
             f"({size(result.bytes_received)}), {result.files_same} there already"
             + ("" if result.whole else "; not the whole set")
         )

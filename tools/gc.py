@@ -6,6 +6,8 @@ import argparse
 
 from wdsmix.tools.transfers import size
 
+from wdsmix.texts import counted
+
 __all__ = ["HELP", "configure", "run"]
 
 HELP = """List the versions of a set in a store, and remove old ones.
@@ -62,12 +64,14 @@ def run(args: argparse.Namespace) -> int:
     for version in versions:
         notes = ["latest"] * version.latest + ["no manifest"] * (not version.whole)
         console.print(
-            f"{'-' if version.name in names else '='} {plain(version.name)}  {version.objects} objects  "
+            f"{'-' if version.name in names else '='} {plain(version.name)}  {counted(version.objects, 'object')}  "
             f"{size(version.bytes)}" + "".join(f"  {note}" for note in notes)
         )
     total = size(sum(version.bytes for version in going))
     if args.delete:
-        console.print(f"{len(going)} versions removed ({removed} objects, {total})")
+        console.print(f"{counted(len(going), 'version')} removed ({counted(removed, 'object')}, {total})")
     else:
-        console.print(f"{len(going)} versions would go ({total})" + ("; --delete removes them" if going else ""))
+        console.print(
+            f"{counted(len(going), 'version')} would go ({total})" + ("; --delete removes them" if going else "")
+        )
     return 0

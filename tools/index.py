@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from wdsmix.texts import counted
+
 if TYPE_CHECKING:
     from wdsmix.manifest import Manifest
 
@@ -122,10 +124,7 @@ def _show(manifest: Manifest) -> None:
     for name, vector in manifest.vectors.items():
         console.print(f"  {plain(name)} = .{plain(vector.member)}: {vector.width} wide, {vector.frames:,} frames")
     console.print(
-        f"[green]✓[/] {plain(manifest.name)}: {_n(counts.frames, 'frame')} of {_n(counts.episodes, 'episode')} in "
-        f"{_n(counts.shards, 'tar')}, {manifest.hz:g} Hz"
+        f"[green]✓[/] {plain(manifest.name)}: {counted(counts.frames, 'frame')} of "
+        f"{counted(counts.episodes, 'episode')} in "
+        f"{counted(counts.shards, 'tar')}, {manifest.hz:g} Hz"
     )
-
-
-def _n(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wdsmix.texts import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -116,14 +118,15 @@ def _show(summary: dict[str, Any], console: Console, top: int) -> None:
     console.print(f"version {s['digest'][:12]}  {plain(s['converter'])}  {plain(s['path'])}")
     counts, shards = s["counts"], s["shards"]
     console.print(
-        f"{_n(counts['frames'], 'frame')}, {_n(counts['episodes'], 'episode')}, {_size(s['bytes']['total'])}, "
-        f"{_size(s['bytes_per_frame'])} a frame, {_n(counts['shards'], 'shard')} of "
+        f"{counted(counts['frames'], 'frame')}, {counted(counts['episodes'], 'episode')}, "
+        f"{_size(s['bytes']['total'])}, "
+        f"{_size(s['bytes_per_frame'])} a frame, {counted(counts['shards'], 'shard')} of "
         f"{_span(shards['frames_min'], shards['frames_max'])} frames"
     )
     for split, part in s["splits"].items():
         console.print(
-            f"  {plain(split)}: {_n(part['frames'], 'frame')}, {_n(part['episodes'], 'episode')}, "
-            f"{_n(part['shards'], 'shard')}"
+            f"  {plain(split)}: {counted(part['frames'], 'frame')}, {counted(part['episodes'], 'episode')}, "
+            f"{counted(part['shards'], 'shard')}"
         )
     _show_cameras(s, console)
     for name, vector in s["vectors"].items():
@@ -239,10 +242,6 @@ def _size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:.3g} TB"
-
-
-def _n(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _span(low: int, high: int, to: str = " to ") -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wdsmix.tools.transfers import ahead, configure_transfer, show_files, show_retries, size
 
+from wdsmix.texts import counted
+
 if TYPE_CHECKING:
     from wdsmix.store.push import PushPlan, PushResult
 
@@ -68,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(json.dumps({"aborted": gone}) + "\n")
         else:
             console.print(
-                f"{len(gone)} unfinished uploads thrown away" + "".join(f"\n- {plain(name)}" for name in gone)
+                f"{counted(len(gone), 'unfinished upload')} thrown away"
+                + "".join(f"\n- {plain(name)}" for name in gone)
             )
         return 0
     if args.dry_run:
@@ -101,9 +104,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_result_json(result), indent=1) + "\n")
     else:
         show_retries(console, result.retries)
-        kept = f", {result.parts_kept} parts were there" if result.parts_kept else ""
+        kept = f", {counted(result.parts_kept, 'part')} kept from before" if result.parts_kept else ""
         console.print(
-            f"[green]✓[/] {plain(store.url)}/{result.version}: {result.files_sent} files sent "
+            f"[green]✓[/] {plain(store.url)}/{result.version}: {counted(result.files_sent, 'file')} sent "
             f"({size(result.bytes_sent)}{kept}), {result.files_same} there already"
             + (", latest" if result.latest else "")
         )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from wdsmix.texts import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -59,4 +61,4 @@ def show_retries(console: Console, counts: Mapping[str, int]) -> None:
     from wdsmix.tools.console import plain
 
     for message, times in counts.items():
-        console.print(f"retried {times} times: {plain(message)}")
+        console.print(f"retried {counted(times, 'time')}: {plain(message)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from wdsmix.texts import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -134,4 +136,4 @@ def _show(report: Report, console: Console) -> None:
     if report.ok:
         console.print(f"[green]✓[/] {name}{version}: no faults at level {report.level}")
     else:
-        console.print(f"[red]✗[/] {name}{version}: {faults.total:,} faults at level {report.level}")
+        console.print(f"[red]✗[/] {name}{version}: {counted(faults.total, 'fault')} at level {report.level}")

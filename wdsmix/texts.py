@@ -6,9 +6,14 @@ import codecs
 import sys
 import unicodedata
 
-__all__ = ["encodable", "printable", "tolerant_streams"]
+__all__ = ["counted", "encodable", "printable", "tolerant_streams"]
 
 _HANDLER = "wdsmix.spelled"
+
+
+def counted(number: int, unit: str) -> str:
+    """How many of what: ``1 shard``, ``2,000 shards``."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def printable(text: str, *, lines: bool = False) -> str:

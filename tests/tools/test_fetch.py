@@ -108,7 +108,7 @@ def test_a_flipped_byte_is_fetched_again(
 ) -> None:
     proxy.faults = [Fault(kind="flip", path="train-00001.tar", after=5000)]
     assert main(["fetch", url, str(tmp_path / "out")]) == 0
-    assert "retried 1 times: damaged bytes, fetched again" in capsys.readouterr().out
+    assert "retried 1 time: damaged bytes, fetched again" in capsys.readouterr().out
     assert files_of(tmp_path / "out") == files_of(toy)
     assert gets(proxy).count("train-00001.tar") == 2
 
@@ -142,7 +142,7 @@ def test_a_stall_is_given_up_and_resumed(
     stall = Fault(kind="stall", path="00000.tar", after=2_000_000, seconds=30.0)
     proxy.faults, proxy.log = [stall], []
     assert main(["fetch", url, str(out), "--jobs", "1"]) == 0
-    assert "retried 1 times: the server went silent" in capsys.readouterr().out
+    assert "retried 1 time: the server went silent" in capsys.readouterr().out
     assert not stall.over
     first, second = proxy.seen("GET", "00000.tar")
     assert first.sent == 2_000_000
@@ -168,7 +168,7 @@ def test_damage_in_the_store_is_named_and_the_rest_kept(
     assert "not as long as it should be" in capsys.readouterr().out
     server.client.put_object(Bucket=bucket, Key=key, Body=good)
     assert main(["fetch", url, str(out)]) == 0
-    assert "1 files received" in capsys.readouterr().out
+    assert "1 file received" in capsys.readouterr().out
     assert files_of(out) == files_of(toy)
 
 

@@ -48,7 +48,7 @@ def test_old_versions_go_when_asked(
     assert [line[0] for line in lines if names[0] in line] == ["="]
     assert [line[0] for line in lines if names[1] in line] == ["-"]
     assert [line[0] for line in lines if names[2] in line] == ["="]
-    assert "1 versions would go" in lines[-1]
+    assert "1 version would go" in lines[-1]
     assert s3.keys(bucket) == before
     assert main(["gc", url, "--older-than", "0", "--delete", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)

@@ -203,7 +203,7 @@ def test_a_stalled_upload_is_given_up_and_sent_again(
     stall = Fault(kind="stall", method="PUT", path="partNumber=2", seconds=30.0)
     proxy.faults = [stall]
     assert main(["push", str(folder), f"s3://{bucket}/h", "--part-size", "5"]) == 0
-    assert "retried 1 times: the server went silent" in capsys.readouterr().out
+    assert "retried 1 time: the server went silent" in capsys.readouterr().out
     assert not stall.over
     assert len(proxy.seen("PUT", "partNumber=2")) == 2
     found = stored(server, bucket, f"h/{version_of(folder)}")

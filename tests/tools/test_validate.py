@@ -35,7 +35,7 @@ def test_faults(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert "✗ header: train-00000.tar: byte 0, row 0: damaged tar header" in captured.out
     assert "✗ crc: train-00000.tar: row 0, 000000_000000, byte 0: crc32c differs (expected " in captured.out
-    assert "faults at level full" in captured.out.splitlines()[-1]
+    assert " faults at level full" in captured.out.splitlines()[-1]
     assert "20/20 frames" in captured.err
 
 
