@@ -21,8 +21,8 @@ __all__ = ["BatchMemory", "Field", "batch_fields"]
 _ALIGN = 64
 
 _ASIDE = 16
-"""Pictures lie so many bytes beside the alignment: libjpeg-turbo writes rows that are aligned to 32 bytes past the caches
-(non-temporal stores), which costs 2 to 3 % of decoding into memory that is used again."""
+"""Pictures lie so many bytes beside the alignment: libjpeg-turbo writes rows that are aligned to 32 bytes past the
+caches (non-temporal stores), which costs 2 to 3 % of decoding into memory that is used again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

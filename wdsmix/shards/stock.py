@@ -66,8 +66,8 @@ def stream_webdataset(tars: str | Sequence[str], **options: Any) -> webdataset.W
 
     What can be promised of it is what webdataset promises: whole tars are dealt to ranks (``nodesplitter``) and
     workers, so that shares hold for tars and not for samples, ranks may have unequal numbers of batches, and the order
-    depends on how many ranks and workers there are; no state, no checksums. ``wdsmix index`` makes a shard set of such tars,
-    which a mixture reads exactly.
+    depends on how many ranks and workers there are; no state, no checksums. ``wdsmix index`` makes a shard set of such
+    tars, which a mixture reads exactly.
 
     Args:
         tars: Paths or URLs (``s3://``, ``gs://``, ``az://``, ``http(s)://``), or a brace pattern.
