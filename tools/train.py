@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ from wdsmix.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:
     from wdsmix.mixture.config import MixtureConfig
+    from wdsmix.training.distributed import Group
     from wdsmix.training.trainer import Outcome
 
 __all__ = ["HELP", "configure", "run"]
@@ -65,7 +69,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="go on from the latest checkpoint in DIR; auto: begin where there is none",
     )
     parser.add_argument(
-        "--start-from", type=Path, metavar="CKPT", help="go on from another run's or an expanded checkpoint"
+        "--start-from",
+        type=Path,
+        metavar="CKPT",
+        help="go on from another run's or an expanded checkpoint, where DIR has none yet",
     )
     parser.add_argument("--safetensors", action="store_true", help="write DIR/model.safetensors at the end")
 
@@ -78,23 +85,48 @@ def run(args: argparse.Namespace) -> int:
     mixture = load_mixture(args.mixture)
     flags = {key: getattr(args, key) for key in (*FLAGS, "tensorboard") if hasattr(args, key)}
     values = _values(args, flags)
-    with joined(str(values.get("device", "auto"))) as group:
-        outcome = _train(args, mixture, values, group)
-        if outcome.signal:
-            if group.leads:
-                sys.stderr.write(f"wdsmix: stopped by a signal after step {outcome.step}; go on with --resume\n")
-            return 128 + outcome.signal
-        if group.leads and outcome.evaluation is not None:
-            from wdsmix.tools.evaluate import show
-
-            show(outcome.evaluation, title=f"held out, step {outcome.step:,}")
-        return 0
+    if args.safetensors and importlib.util.find_spec("safetensors") is None:
+        raise ConfigError("safetensors is not installed", where="--safetensors", hint="pip install 'wdsmix[train]'")
+    with _claimed(args.out):
+        start = _start(args)
+        saved = {} if start is None else start["train"]
+        with joined(str(values.get("device", saved.get("device", "auto")))) as group:
+            return _ended(_train(args, mixture, values, start, group), group)
 
 
-def _train(args: argparse.Namespace, mixture: MixtureConfig, values: dict[str, Any], group: Any) -> Outcome:
+def _ended(outcome: Outcome, group: Group) -> int:
+    if outcome.signal:
+        if group.leads:
+            sys.stderr.write(f"wdsmix: stopped by a signal after step {outcome.step}; go on with --resume\n")
+        return 128 + outcome.signal
+    if group.leads and outcome.evaluation is not None:
+        from wdsmix.tools.evaluate import show
+
+        show(outcome.evaluation, title=f"held out, step {outcome.step:,}")
+    return 0
+
+
+@contextmanager
+def _claimed(out: Path) -> Iterator[None]:
+    """The run's folder, made and locked by the first rank, so that no two runs write to it."""
+    from wdsmix.store.transfer import exclusive
+    from wdsmix.training.distributed import leads_by_environment
+
+    if not leads_by_environment():
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive(out / ".lock", "trains in this folder"))
+        except OSError as error:
+            raise ConfigError(f"not a folder to write to: {error.strerror}", where="--out", found=out) from error
+        yield
+
+
+def _start(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The checkpoint to go on from."""
     from wdsmix.training.checkpoint import CheckpointFolder, load_checkpoint
-    from wdsmix.training.config import checked, resumed_config
-    from wdsmix.training.trainer import Trainer
 
     newest = CheckpointFolder(args.out / "checkpoints").latest()
     if newest is not None and not args.resume:
@@ -104,7 +136,16 @@ def _train(args: argparse.Namespace, mixture: MixtureConfig, values: dict[str, A
     if newest is None and args.resume == "must" and args.start_from is None:
         raise ConfigError("no checkpoint to go on from", path=args.out, hint="leave --resume out, or say --resume auto")
     source = newest or args.start_from
-    start = None if source is None else load_checkpoint(source)
+    return None if source is None else load_checkpoint(source)
+
+
+def _train(
+    args: argparse.Namespace, mixture: MixtureConfig, values: dict[str, Any], start: dict[str, Any] | None, group: Group
+) -> Outcome:
+    from wdsmix.training.checkpoint import load_checkpoint
+    from wdsmix.training.config import checked, resumed_config
+    from wdsmix.training.trainer import Trainer
+
     if start is None:
         train = checked(values, args.config)
     else:
@@ -130,6 +171,8 @@ def _tell(trainer: Any, start: dict[str, Any] | None) -> None:
         f"{trainer.policy.config.policy}: {parameters / 1e6:.2f} M parameters; {precision.device}, {precision.name} "
         f"({precision.reason}); {trainer.train.batch_size} samples a step and rank, {world} rank(s){begun}\n"
     )
+    if trainer.step >= trainer.train.steps:
+        sys.stderr.write(f"nothing is left to do: steps is {trainer.train.steps:,}; give a larger --steps to go on\n")
     if trainer.train.eval_every and trainer.evaluator is None:
         sys.stderr.write(f"no source has the split {' or '.join(trainer.train.eval_split)}: nothing is held out\n")
 

@@ -107,6 +107,20 @@ def test_rewards_are_those_stored_or_those_of_the_rule():
         rewards_of(rewards(extras={}), "score")
 
 
+def test_a_policy_that_only_acts_needs_no_rewards():
+    """Held-out episodes may lack the score that the trained ones have."""
+    raw = raw_batch(steps=3, rewards=True)
+    raw["reward_mask"][:] = False
+    config = config_for("offline-rl", raw, history=2, rewards="score")
+    with pytest.raises(DataError, match="has none"):
+        prepared(raw, config)
+    batch = prepare(raw, "cpu", config, offsets=(-1, 0, 1), learns=False)
+    whole = prepared(raw, config_for("bc", raw))
+    assert batch.next is None
+    assert torch.equal(batch.images, whole.images[:, :2])
+    assert torch.equal(batch.image_mask, whole.image_mask[:, :2])
+
+
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     """Three sources: one with rewards, one with a score, one with neither."""

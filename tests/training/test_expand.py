@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from wdsmix.cli import main
 from wdsmix.errors import ConfigError, ConflictError, DataError
-from wdsmix.training.checkpoint import KEYS, load_checkpoint, save_checkpoint
+from wdsmix.training.checkpoint import KINDS, load_checkpoint, save_checkpoint
 from wdsmix.training.expand import Rule, expand_checkpoint, expand_tensors, policy_rules
 from wdsmix.training.expand_file import expand_file
 from wdsmix.training.policies import build_policy, policy_config
@@ -39,7 +39,7 @@ def trained(name, *, state=16, action=16, steps=3):
         optimizer.step()
         policy.after_step()
     policy.eval()
-    content = dict.fromkeys(KEYS)
+    content: dict = {key: kind() for key, kind in KINDS.items() if isinstance(kind, type)}
     content |= {
         "policy": policy.config.model_dump(mode="json"),
         "model": policy.state_dict(),
@@ -258,6 +258,9 @@ def test_command_grows_a_checkpoint(tmp_path, capsys):
     assert main(["expand", str(tmp_path / "big.pt"), str(tmp_path / "small.pt"), "--state-dim", "16"]) == 3
     assert main(["expand", str(tmp_path / "big.pt"), str(tmp_path / "same.pt")]) == 2
     assert main(["expand", str(tmp_path / "no.pt"), str(tmp_path / "same.pt"), "--state-dim", "64"]) == 2
+    for size in ("0", "-1", "1000000000000"):
+        assert main(["expand", str(tmp_path / "step.pt"), str(tmp_path / "same.pt"), "--state-dim", size]) == 2
+    assert main(["expand", str(tmp_path / "step.pt"), str(tmp_path / "step.pt" / "x.pt"), *options]) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big.pt", "step.pt"]
 
 
@@ -300,6 +303,14 @@ def test_hostile_files_are_refused(tmp_path):
     for name in ("short.pt", "evil.pt", "short.safetensors"):
         with pytest.raises(DataError, match=name):
             expand_file(tmp_path / name, tmp_path / f"out{name[name.rindex('.') :]}", SIZES)
+    for policy in ("[]", "3", "[" * 100_000):
+        save_file({"w": torch.zeros(2)}, tmp_path / "odd.safetensors", metadata={"policy": policy})
+        with pytest.raises(DataError, match=r"odd\.safetensors: can't be read"):
+            expand_file(tmp_path / "odd.safetensors", tmp_path / "out.safetensors", SIZES)
+    header = b'{"w": {"dtype": "F32", "shape": [1099511627776], "data_offsets": [0, 4398046511104]}}'
+    (tmp_path / "huge.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    with pytest.raises(DataError, match="huge"):
+        expand_file(tmp_path / "huge.safetensors", tmp_path / "out.safetensors", SIZES)
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ConfigError, match="not a state dict"):
         expand_file(tmp_path / "list.pt", tmp_path / "out.pt", SIZES)
@@ -307,6 +318,27 @@ def test_hostile_files_are_refused(tmp_path):
         expand_file(tmp_path / "list.pt", tmp_path / "out.safetensors", SIZES)
     assert not (tmp_path / "written").exists()
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_checkpoint_whose_parts_do_not_fit_is_refused(tmp_path):
+    _, _, content = trained("bc", steps=1)
+    model = dict(content["model"])
+    del model[next(iter(model))]
+    first = next(name for name in model if name.endswith("state.state.weight"))
+    for number, change in enumerate(
+        (
+            {"model": {first: 3}},
+            {"model": {**content["model"], first: torch.zeros(())}},
+            {"optimizer": {}},
+            {"optimizer_names": [["a"]]},
+            {"ema": {"weights": 1}},
+            {"policy": {"policy": "bc"}},
+        )
+    ):
+        save_checkpoint(tmp_path / f"{number}.pt", {**content, **change})
+        with pytest.raises((ConfigError, DataError)):
+            expand_file(tmp_path / f"{number}.pt", tmp_path / "out.pt", SIZES)
+    assert not (tmp_path / "out.pt").exists()
 
 
 @every_policy

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import pickle
+import zipfile
 
 import pytest
 import torch
 
 from wdsmix.errors import ConfigError, ConflictError, DataError, StorageError
-from wdsmix.training.checkpoint import KEYS, CheckpointFolder, load_checkpoint, save_checkpoint
+from wdsmix.training.checkpoint import KINDS, CheckpointFolder, load_checkpoint, save_checkpoint
 from wdsmix.training.config import checked, load_train_config, resumed_config
+from wdsmix.training.distributed import joined, leads_by_environment
 from wdsmix.training.ema import Ema
 from wdsmix.training.logs import RunLog, read_log
 from wdsmix.training.schedule import Schedule
 from wdsmix.training.statistics import grown
 
-CONTENT = {**dict.fromkeys(KEYS), "step": 3, "model": {"w": torch.arange(3.0)}}
+CONTENT = {
+    **{key: kind() for key, kind in KINDS.items() if isinstance(kind, type)},
+    "ema": None,
+    "step": 3,
+    "model": {"w": torch.arange(3.0)},
+}
 
 
 def test_schedule():
@@ -87,6 +94,26 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
 
 
+def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, CONTENT)
+    (tmp_path / "step-00000002.pt.partial").write_bytes(b"half")
+    real = torch.save
+
+    def interrupted(content, file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        folder.save(3, CONTENT)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000001.pt", "step-00000002.pt.partial"]
+    monkeypatch.setattr(torch, "save", real)
+    assert folder.latest().name == "step-00000001.pt"
+    folder.save(3, CONTENT)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000001.pt", "step-00000003.pt"]
+
+
 class Evil:
     def __reduce__(self):
         return print, ("code runs",)
@@ -94,7 +121,7 @@ class Evil:
 
 def test_hostile_checkpoints(tmp_path, capsys):
     path = tmp_path / "c.pt"
-    with pytest.raises(ConfigError, match="no such checkpoint"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_checkpoint(path)
     with pytest.raises(ConfigError, match="no checkpoint in the folder"):
         load_checkpoint(tmp_path)
@@ -120,6 +147,42 @@ def test_hostile_checkpoints(tmp_path, capsys):
         torch.save(content, path)
         with pytest.raises(ConfigError, match=message):
             load_checkpoint(path)
+
+
+@pytest.mark.parametrize("key", [key for key in KINDS if key not in ("format", "version")])
+def test_a_key_of_another_type_is_damage(tmp_path, key):
+    torch.save({**CONTENT, "format": "wdsmix-checkpoint", "version": 1, key: "text"}, tmp_path / "c.pt")
+    with pytest.raises(DataError, match=rf"c\.pt: {key}: damaged .*found str"):
+        load_checkpoint(tmp_path / "c.pt")
+
+
+def test_a_file_that_unpacks_to_more_than_it_holds_is_refused(tmp_path):
+    save_checkpoint(tmp_path / "c.pt", {**CONTENT, "model": {"w": torch.zeros(4_000_000)}})
+    with (
+        zipfile.ZipFile(tmp_path / "c.pt") as plain,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in plain.namelist():
+            bomb.writestr(name, plain.read(name))
+    assert (tmp_path / "bomb.pt").stat().st_size < 100_000
+    with pytest.raises(DataError, match=r"bomb\.pt: can't be read as a checkpoint: its \d+ bytes unpack to 16\d+"):
+        load_checkpoint(tmp_path / "bomb.pt")
+    assert load_checkpoint(tmp_path / "c.pt")["step"] == 3
+
+
+def test_devices_and_ranks_that_are_not_there(monkeypatch):
+    for name in ("meta", "mps", "toaster", "cpu:x"):
+        with pytest.raises(ConfigError, match=r"device: no.*expected auto, cpu, cuda or cuda:N"), joined(name):
+            pass
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert leads_by_environment()
+    monkeypatch.setenv("RANK", "1")
+    assert leads_by_environment()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not leads_by_environment()
+    with pytest.raises(ConfigError, match=r"can't join the other ranks: .*MASTER_ADDR.*torchrun"), joined("cpu"):
+        pass
 
 
 def test_latest_stays_within_its_folder(tmp_path):
@@ -158,6 +221,7 @@ def test_keys_of_a_run(tmp_path):
         ({"steps": 0}, "steps: bad value .expected 1 or more"),
         ({"steps": True}, "steps: expected a number"),
         ({"steps": 5, "lr": math.nan}, "lr"),
+        ({"steps": 5, "weight_decay": math.inf}, "weight_decay"),
         ({"steps": 5, "precision": "fp8"}, "precision: bad value"),
         ({"steps": 5, "warmup_steps": 9}, "warmup_steps 9 is longer"),
     ):

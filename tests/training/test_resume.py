@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,28 +70,79 @@ def test_two_halves_and_a_new_process_are_the_whole_to_the_bit(path, tmp_path):
 
 
 def test_sigterm_writes_a_checkpoint_that_goes_on_as_if_nothing_were(path, tmp_path):
+    """To all processes of the job, as schedulers send it: the loader's workers must not die before the trainer."""
     out = tmp_path / "out"
-    begun = command(path, out, "--steps", "100000")
-    process = subprocess.Popen(begun, stderr=subprocess.PIPE, text=True, env=environment())
+    begun = command(path, out, "--steps", "100000", "--workers", "2")
+    process = subprocess.Popen(begun, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True)
     try:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             if (out / "log.jsonl").is_file() and (out / "log.jsonl").stat().st_size:
                 break
             time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
         _, told = process.communicate(timeout=120)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 143, told
     assert "go on with --resume" in told
     step = load_checkpoint(out)["step"]
     mixture = load_mixture(path)
-    resumed(mixture, out, steps=step + 2).run()
+    resumed(mixture, out, steps=step + 2, workers=0).run()
     trainer(mixture, tmp_path / "whole", steps=step + 2, schedule_steps=12).run()
     a, b = load_checkpoint(tmp_path / "whole"), load_checkpoint(out)
     a["train"] = b["train"] = None
     assert differences(a, b) == []
+
+
+KILLED = """
+import os, signal, sys
+import torch
+
+real, saves = torch.save, []
+
+def save(content, file):
+    saves.append(1)
+    if len(saves) == 2:
+        file.write(b"half of it")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(content, file)
+
+torch.save = save
+from wdsmix import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_kill_within_a_checkpoint_costs_the_steps_since_the_last(path, tmp_path):
+    out, mixture = tmp_path / "out", load_mixture(path)
+    words = command(path, out, "--steps", "9", "--checkpoint-every", "3")[3:]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert load_checkpoint(out)["step"] == 3
+    assert [row["step"] for row in read_log(out / "log.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert [p.name for p in (out / "checkpoints").glob("*.partial")] == ["step-00000006.pt.partial"]
+    assert cli.main(["train", *words[1:], "--resume"]) == 0
+    assert not list((out / "checkpoints").glob("*.partial"))
+    assert [row["step"] for row in read_log(out / "log.jsonl")] == list(range(1, 10))
+    trainer(mixture, tmp_path / "whole", steps=9, schedule_steps=12).run()
+    a, b = load_checkpoint(tmp_path / "whole"), load_checkpoint(out)
+    a["train"] = b["train"] = None
+    assert differences(a, b) == []
+
+
+def test_a_run_goes_on_where_it_was_told_to_train(path, tmp_path, monkeypatch):
+    """On a machine with a GPU, a run that was begun with --device cpu stays on the CPU."""
+    out = tmp_path / "out"
+    words = command(path, out, "--steps", "1", "--device", "cpu")[3:]
+    assert cli.main(words) == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert cli.main(["train", str(path), "--out", str(out), "--resume", "--steps", "2"]) == 0
+    assert load_checkpoint(out)["step"] == 2
 
 
 def test_ctrl_c_ends_after_the_step(path, tmp_path):

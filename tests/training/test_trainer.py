@@ -13,10 +13,11 @@ from helpers.mixtures import make_set
 from helpers.train_runs import ALONE, trainer, write_sets
 
 from wdsmix import ShardSet, cli
-from wdsmix.errors import ConfigError, DataError
+from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.mixture.config import MixtureConfig, load_mixture
+from wdsmix.store.transfer import exclusive
 from wdsmix.training.checkpoint import load_checkpoint
-from wdsmix.training.evaluation import Evaluator, dimension_groups
+from wdsmix.training.evaluation import Evaluator, dimension_groups, load_policy
 from wdsmix.training.logs import read_log
 from wdsmix.training.precision import autoselect
 from wdsmix.training.trainer import named_groups
@@ -173,6 +174,45 @@ def test_a_loss_that_is_not_finite_says_where(tmp_path):
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
+def test_a_held_out_error_that_is_not_finite_says_where(path, tmp_path):
+    mixture = load_mixture(path)
+    policy = Constant(trainer(mixture, tmp_path, steps=1).policy.config)
+
+    def act(batch):
+        wrong = (batch.embodiment_id == 1)[:, None, None]
+        return torch.where(wrong, math.nan, torch.zeros_like(batch.action))
+
+    policy.act = act
+    with pytest.raises(DataError, match=r"source 'hand', split val: the held-out error is not finite"):
+        Evaluator(mixture, ["val"], 4, ALONE).run(policy, autoselect("cpu"))
+
+
+def test_a_checkpoint_that_does_not_fit_itself_is_refused(path, tmp_path):
+    mixture = load_mixture(path)
+    trainer(mixture, tmp_path, steps=1).run()
+    start = load_checkpoint(tmp_path)
+    name = start["optimizer_names"][0][0]
+    wrong = {**start["model"], name: torch.zeros(2, 2)}
+    state = start["optimizer"]["state"]
+    moments = {**state, 0: {**state[0], "exp_avg": torch.zeros(1)}}
+    for change in (
+        {"model": wrong},
+        {"model": {}},
+        {"ema": {"model": wrong, "updates": 1}},
+        {"ema": {"model": {name: wrong[name]}, "updates": 1}},
+        {"optimizer": {**start["optimizer"], "state": moments}},
+        {"optimizer_names": [start["optimizer_names"][1], start["optimizer_names"][0]]},
+        {"stepper": {}},
+        {"loader": {}},
+        {"random": [{"torch": 3}]},
+        {"normalization": {"arm": 3}},
+    ):
+        with pytest.raises((DataError, ConflictError, ConfigError)):
+            trainer(mixture, tmp_path / "on", start={**start, **change}, steps=2)
+    with pytest.raises(DataError, match="do not fit each other"):
+        load_policy({**start, "ema": {"model": wrong}})
+
+
 def test_only_matrices_decay(path, tmp_path):
     run = trainer(load_mixture(path), tmp_path, steps=1)
     decays, others = named_groups(run.policy, 0.1)
@@ -220,6 +260,21 @@ def test_the_commands(path, tmp_path, capsys):
     other.write_text(path.read_text().replace("hand: 1", "hand: 5"))
     assert cli.main(["evaluate", str(out), str(other)]) == 2
     assert "an id never moves" in capsys.readouterr().err
+    for flags in (["--batch-size", "0"], ["--frames", "0"], ["--batch-size", "-1", "--frames", "3"]):
+        assert cli.main(["evaluate", str(out), str(path), *flags]) == 2
+    assert cli.main(["evaluate", str(out), str(path), "--split", "train"]) == 2
+    assert "one that is not trained on" in capsys.readouterr().err
+
+    # A finished run, a run that another process is at, and what is no folder.
+    assert cli.main(["train", str(path), "--out", str(out), "--resume"]) == 0
+    assert "nothing is left to do" in capsys.readouterr().err
+    with exclusive(out / ".lock", "trains in this folder"):
+        assert cli.main(["train", str(path), "--out", str(out), "--resume", "--steps", "9"]) == 3
+    assert "another process trains in this folder" in capsys.readouterr().err
+    assert not (out / ".lock").exists()
+    for place in (path, path / "below"):
+        assert cli.main([*train[:3], str(place), "--steps", "1"]) == 2
+        assert "not a folder to write to" in capsys.readouterr().err
 
     from safetensors import safe_open
 

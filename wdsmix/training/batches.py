@@ -34,6 +34,7 @@ def prepare(
     augment: Augmenter | None = None,
     *,
     offsets: Sequence[int] | None = None,
+    learns: bool = True,
 ) -> PolicyBatch:
     """Brings a batch of a `MixtureDataset` or an `EvaluationDataset` to the device.
 
@@ -44,6 +45,7 @@ def prepare(
         augment: Changes pictures and actions at random; None for evaluation.
         offsets: The mixture's observation offsets. Those up to 0 are the observation. Where they are
             ``-T+1 ... 0, 1`` and the policy learns from rewards, `PolicyBatch.next` is filled. Default: ``-T+1 ... 0``.
+        learns: False: the policy only acts, and neither rewards nor what follows are looked at.
 
     Raises:
         ConfigError: the batch does not have the policy's shape.
@@ -67,7 +69,9 @@ def prepare(
         return tensor.to(device, non_blocking=True)
 
     image_mask = there("image_mask")
-    pictures = _pictures(there("images"), image_mask, config, draw)
+    if not learns:
+        images, image_mask = images[:, :now], image_mask[:, :now]
+    pictures = _pictures(images.to(device, non_blocking=True), image_mask, config, draw)
     state_mask, action_mask, action_is_pad = there("state_mask"), there("action_mask"), there("action_is_pad")
     state = torch.where(state_mask[:, None, :], there("state"), 0.0)
     action = torch.where(action_mask[:, None, :], there("action"), 0.0)
@@ -76,7 +80,7 @@ def prepare(
         action = draw.actions(action, action_mask[:, None, :] & ~action_is_pad[:, :, None])
     outside = there("observation_is_pad")
     following = None
-    if config.reward_rule is not None and offsets == tuple(range(1 - now, 2)):
+    if learns and config.reward_rule is not None and offsets == tuple(range(1 - now, 2)):
         reward, done, valid = rewards_of(batch, config.reward_rule)
         following = Next(
             images=pictures[:, 1:],

@@ -21,8 +21,11 @@ is what `torch.save` makes of plain containers and tensors::
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any
 
 import torch
@@ -30,29 +33,39 @@ import torch
 from wdsmix.errors import ConfigError, DataError, StorageError
 from wdsmix.shards.files import PARTIAL, publish, write_atomic
 
-__all__ = ["FORMAT", "KEYS", "VERSION", "CheckpointFolder", "load_checkpoint", "save_checkpoint"]
+__all__ = [
+    "FORMAT",
+    "KINDS",
+    "VERSION",
+    "CheckpointFolder",
+    "checked_checkpoint",
+    "load_checkpoint",
+    "load_plain",
+    "misfits",
+    "save_checkpoint",
+]
 
 FORMAT = "wdsmix-checkpoint"
 VERSION = 1
-KEYS = (
-    "format",
-    "version",
-    "step",
-    "policy",
-    "model",
-    "optimizer",
-    "optimizer_names",
-    "stepper",
-    "schedule",
-    "ema",
-    "loader",
-    "normalization",
-    "embodiments",
-    "random",
-    "train",
-    "world",
-)
-"""What a checkpoint holds, all of it."""
+KINDS: dict[str, type | UnionType] = {
+    "format": str,
+    "version": int,
+    "step": int,
+    "policy": dict,
+    "model": dict,
+    "optimizer": dict,
+    "optimizer_names": list,
+    "stepper": dict,
+    "schedule": dict,
+    "ema": dict | NoneType,
+    "loader": dict,
+    "normalization": dict,
+    "embodiments": dict,
+    "random": list,
+    "train": dict,
+    "world": int,
+}
+"""What a checkpoint holds, all of it -> of which type."""
 
 LATEST = "latest"
 
@@ -72,8 +85,9 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
             os.fsync(file.fileno())
         publish(partial, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        partial.unlink(missing_ok=True)
         raise StorageError(f"can't write the checkpoint: {error}", path=path) from error
+    finally:  # also where Ctrl-C cut it short; it has its final name otherwise
+        _removed(partial)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -87,21 +101,63 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         DataError: it is damaged, or holds what is not plain.
     """
     path = _found(path)
+    return checked_checkpoint(load_plain(path), path)
+
+
+def load_plain(path: Path) -> Any:
+    """Reads a torch file of plain containers and tensors onto the CPU; nothing in it can run code.
+
+    Raises:
+        ConfigError: no such file.
+        DataError: it is damaged, holds what is not plain, or would take more memory than it has bytes.
+    """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        if zipfile.is_zipfile(path):  # torch compresses nothing: a record that unpacks to more is no work of torch
+            with zipfile.ZipFile(path) as archive:
+                unpacked, size = sum(info.file_size for info in archive.infolist()), path.stat().st_size
+            if unpacked > size:
+                raise ValueError(f"its {size} bytes unpack to {unpacked}")
+        return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise ConfigError("no such checkpoint", path=path) from error
+        raise ConfigError("no such file", path=path) from error
     except Exception as error:  # zip, pickle, unpickling and runtime errors of every kind
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"can't be read as a checkpoint: {reason}", path=path) from error
+
+
+def checked_checkpoint(content: Any, path: Path) -> dict[str, Any]:
+    """What `load_plain` read, if it is a checkpoint of this version.
+
+    Raises:
+        ConfigError: it is not; names the keys that are missing.
+        DataError: a key holds another type than it should.
+    """
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ConfigError("not a checkpoint of wdsmix", path=path, expected=f"format: {FORMAT}")
     if content.get("version") != VERSION:
         raise ConfigError("made by another version", path=path, expected=VERSION, found=content.get("version"))
-    missing = [key for key in KEYS if key not in content]
+    missing = [key for key in KINDS if key not in content]
     if missing:
-        raise ConfigError("keys are missing", path=path, expected=", ".join(KEYS), found=f"no {', '.join(missing)}")
+        raise ConfigError("keys are missing", path=path, expected=", ".join(KINDS), found=f"no {', '.join(missing)}")
+    for key, kind in KINDS.items():
+        if not isinstance(content[key], kind):
+            name = getattr(kind, "__name__", str(kind))
+            raise DataError("damaged", path=path, where=key, expected=name, found=type(content[key]).__name__)
     return content
+
+
+@contextmanager
+def misfits(path: Path | None = None) -> Iterator[None]:
+    """Within it a checkpoint's content is put to use: what it trips over is told as the file's fault.
+
+    Raises:
+        DataError: parts of the checkpoint do not fit each other.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DataError("parts of the checkpoint do not fit each other", path=path, found=reason) from error
 
 
 def _found(path: Path) -> Path:
@@ -112,6 +168,11 @@ def _found(path: Path) -> Path:
         if newest is not None:
             return newest
     raise ConfigError("no checkpoint in the folder", path=path, hint="it is written by wdsmix train --out")
+
+
+def _removed(path: Path) -> None:
+    with suppress(OSError):  # what can't be removed does no harm
+        path.unlink()
 
 
 class CheckpointFolder:
@@ -129,10 +190,14 @@ class CheckpointFolder:
         """Writes the checkpoint of a step, points ``latest`` to it, and removes the oldest ones beyond ``keep``."""
         path = self._folder / f"step-{step:08d}.pt"
         save_checkpoint(path, content)
-        write_atomic(self._folder / LATEST, f"{path.name}\n".encode())
+        try:
+            write_atomic(self._folder / LATEST, f"{path.name}\n".encode())
+        except OSError as error:
+            raise StorageError(f"can't write: {error}", path=self._folder / LATEST) from error
         older = sorted(other for other in self._folder.glob("step-*.pt") if other != path)
-        for other in older[: max(len(older) + 1 - self._keep, 0)]:
-            other.unlink()
+        # Beside the oldest, what a killed process left half written.
+        for other in [*older[: max(len(older) + 1 - self._keep, 0)], *self._folder.glob(f"step-*.pt{PARTIAL}")]:
+            _removed(other)
         return path
 
     def latest(self) -> Path | None:
@@ -147,5 +212,10 @@ class CheckpointFolder:
         name = pointer.read_text(encoding="utf-8", errors="replace").strip()
         path = self._folder / Path(name).name
         if not path.is_file():
-            raise DataError("names a checkpoint that is not there", path=pointer, found=name)
+            raise DataError(
+                "names a checkpoint that is not there",
+                path=pointer,
+                found=name,
+                hint="write the name of another one in the folder into it to go on from that",
+            )
         return path

@@ -53,7 +53,7 @@ class TrainConfig(BaseModel):
     """Share of ``lr`` that is left at the end."""
     warmup_steps: Whole | None = None
     """Default: a twentieth of the schedule, 500 at most."""
-    weight_decay: Annotated[float, BeforeValidator(_no_bool), Field(ge=0)] = 1e-4
+    weight_decay: Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)] = 1e-4
     """Of matrices and kernels; biases, norms and embeddings have none."""
     clip_norm: Positive = 1.0
     ema: Share = 0.999

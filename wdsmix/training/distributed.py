@@ -22,7 +22,9 @@ from wdsmix.errors import ConfigError
 if TYPE_CHECKING:
     from wdsmix.training.policies.base import Policy, PolicyBatch
 
-__all__ = ["Group", "joined", "parallel"]
+__all__ = ["Group", "joined", "leads_by_environment", "parallel"]
+
+DEVICES = "auto, cpu, cuda or cuda:N"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,10 +83,10 @@ def joined(device: str = "auto", *, timeout_s: float = 1800.0) -> Iterator[Group
         timeout_s: How long a rank waits for the others.
 
     Raises:
-        ConfigError: no such device.
+        ConfigError: no such device, or no way to the other ranks.
     """
     chosen = _device(device)
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not _by_torchrun():
         yield Group(rank=0, world=1, device=chosen)
         return
     ours = not dist.is_initialized()
@@ -92,12 +94,29 @@ def joined(device: str = "auto", *, timeout_s: float = 1800.0) -> Iterator[Group
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         backend = "nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"can't join the other ranks: {reason}",
+                where="RANK and WORLD_SIZE",
+                hint="start with torchrun, or unset them",
+            ) from error
     try:
         yield Group(rank=dist.get_rank(), world=dist.get_world_size(), device=chosen)
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def leads_by_environment() -> bool:
+    """Whether this process is the one that writes files, known before it joins the others."""
+    return not _by_torchrun() or os.environ["RANK"] == "0"
+
+
+def _by_torchrun() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def _device(name: str) -> torch.device:
@@ -106,7 +125,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError("no such device", where="device", found=name) from error
+        raise ConfigError("no such device", where="device", expected=DEVICES, found=name) from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("no device to train on", where="device", expected=DEVICES, found=name)
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     if device.type == "cuda" and torch.cuda.is_available():

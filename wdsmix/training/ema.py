@@ -55,7 +55,14 @@ class Ema:
         return {"model": self._average, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to a saved state."""
-        for name, value in state["model"].items():
+        """Goes to a saved state.
+
+        Raises:
+            ValueError: it is that of another model.
+        """
+        saved = state["model"]
+        if {name: value.shape for name, value in saved.items()} != {n: v.shape for n, v in self._average.items()}:
+            raise ValueError("the averaged weights are those of another model")
+        for name, value in saved.items():
             self._average[name].copy_(value)
         self.updates = int(state["updates"])

@@ -17,11 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wdsmix.errors import ConfigError
+from wdsmix.errors import ConfigError, DataError
 from wdsmix.mixture.catalog import OpenSource, open_catalog
 from wdsmix.mixture.config import MixtureConfig
 from wdsmix.mixture.evaluate import EvaluationDataset
 from wdsmix.training.batches import prepare
+from wdsmix.training.checkpoint import misfits
 from wdsmix.training.distributed import Group
 from wdsmix.training.policies import Policy, build_policy, policy_config
 from wdsmix.training.precision import Precision
@@ -103,8 +104,10 @@ class Evaluator:
                 path=config.path,
                 where="eval_split",
                 expected=", ".join(splits),
-                hint="name another split, or set eval_every to 0",
+                hint="name another split, one that is not trained on, or set eval_every to 0",
             )
+        if batch_size < 1 or (frames is not None and frames < 1):
+            raise ConfigError("bad value", where="batch_size, frames", expected="1 or more", found=(batch_size, frames))
         self._steps = None if frames is None else max(1, -(-frames // (batch_size * group.world)))
         # With a limit, each source has a pass of its own: the first frames of a joint one would all be of one source.
         parts: list[tuple[str, list[str]]] = [
@@ -139,9 +142,10 @@ class Evaluator:
         config = policy_config(checkpoint["policy"])
         catalog = self._passes[0][1].catalog  # the same for all, but for the splits
         check_shape(config, catalog)
-        check_scales(checkpoint["normalization"], catalog)
         robots = {source.embodiment: source.embodiment_id for source in catalog.sources}
-        grown(checkpoint["embodiments"], robots, rows=config.num_embodiments, may_grow=False)
+        with misfits():
+            check_scales(checkpoint["normalization"], catalog)
+            grown(checkpoint["embodiments"], robots, rows=config.num_embodiments, may_grow=False)
 
     @torch.no_grad()
     def run(self, policy: Policy, precision: Precision) -> Report:
@@ -152,6 +156,9 @@ class Evaluator:
             mean over sources; ``sources``: for each its ``split``, ``frames``, the same figures, and ``groups`` of
             dimensions with ``dims``, ``real_rmse`` and ``real_l1`` beside them; ``left_out``: sources without a
             held-out split.
+
+        Raises:
+            DataError: actions of the policy or of a source are not finite.
         """
         training = policy.training
         policy.eval()
@@ -173,13 +180,20 @@ class Evaluator:
         for number, batch in enumerate(dataset):
             if self._steps is not None and number >= self._steps:
                 break
-            seen = prepare(batch, precision.device, policy.config, None, offsets=layout.offsets)
+            seen = prepare(batch, precision.device, policy.config, None, offsets=layout.offsets, learns=False)
             with precision.autocast():
                 found = policy.act(seen)
             real = seen.action_mask[:, None, :] & ~seen.action_is_pad[:, :, None]
             sums.add(batch["source_id"], batch["valid"], found.float().cpu(), seen.action.cpu(), real.cpu())
         self._group.total(sums.values)
         self._group.total(sums.frames)
+        for source, finite in zip(catalog.sources, sums.values.isfinite().flatten(2).all(2).all(0), strict=True):
+            if not finite:
+                raise DataError(
+                    "the held-out error is not finite: a state, an action or what the policy makes of them",
+                    where=f"source {source.name!r}, split {self._splits[source.name]}",
+                    hint="wdsmix validate --level full finds vectors that are not finite",
+                )
         scales = scales_of(catalog)
         return {
             source.name: {
@@ -201,13 +215,15 @@ def load_policy(checkpoint: Mapping[str, Any], weights: Literal["ema", "last"] |
 
     Raises:
         ConfigError: no averaged weights were kept.
+        DataError: the weights are not those of the checkpoint's policy.
     """
     ema = checkpoint["ema"]
     if weights == "ema" and ema is None:
         raise ConfigError("the run kept no averaged weights", where="weights", expected="last", found="ema")
     config = policy_config(checkpoint["policy"])
     policy = build_policy(config.policy, config)
-    policy.load_state_dict(checkpoint["model"] if ema is None or weights == "last" else ema["model"])
+    with misfits():
+        policy.load_state_dict(checkpoint["model"] if ema is None or weights == "last" else ema["model"])
     return policy
 
 
@@ -247,6 +263,7 @@ def _figures(sums: Tensor, source: OpenSource, factor: Tensor) -> Report:
     count, target, target_square, square, absolute = sums
     # The mean action of each place in the chunk: its error is the variance.
     spread = target_square - target.square() / count.clamp(min=1)
+    spread = torch.where(spread > 1e-12 * target_square, spread, 0.0)  # what is left of the sums' rounding
     live = (count.sum(0) > 0)[: len(factor)]
     unit = torch.where(live, 1 / torch.where(live, factor, 1.0), 0.0)
 

@@ -6,19 +6,27 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from wdsmix.errors import ConfigError, ConflictError, DataError
+from wdsmix.errors import ConfigError, ConflictError, DataError, StorageError
 from wdsmix.shards.files import write_atomic
-from wdsmix.training.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from wdsmix.training.checkpoint import (
+    FORMAT,
+    checked_checkpoint,
+    load_checkpoint,
+    load_plain,
+    misfits,
+    save_checkpoint,
+)
 from wdsmix.training.expand import SIDES, Init, Rule, expand_checkpoint, expand_tensors, policy_rules
 
 __all__ = ["expand_file"]
 
 SAFETENSORS = ".safetensors"
+LARGEST = 1 << 20
+"""What a side may grow to."""
 
 
 def expand_file(
@@ -47,9 +55,13 @@ def expand_file(
         ConfigError: no sizes, rules that don't fit, or a file of another kind.
         ConflictError: the new file exists, or a size would shrink.
         DataError: the file is damaged, or holds more than tensors and plain data.
+        StorageError: the new file can't be written.
     """
     if not sizes:
         raise ConfigError("nothing to grow", expected="a new size of " + ", ".join(SIDES.values()))
+    for side, size in sizes.items():
+        if not 1 <= size <= LARGEST:
+            raise ConfigError("bad size", where=SIDES[side], expected=f"1 to {LARGEST}", found=size)
     if out.exists():
         raise ConflictError("the output exists and is never written over", path=out, hint="name another file")
     kinds = {path.suffix == SAFETENSORS for path in (source, out)}
@@ -64,22 +76,28 @@ def expand_file(
     except (ConfigError, ConflictError) as error:
         error.path = error.path or str(source)
         raise
+    except OSError as error:
+        raise StorageError(f"can't write: {error}", path=out) from error
 
 
 def _expand_torch(
     source: Path, out: Path, sizes: Mapping[str, int], init: Init, seed: int, rules: Sequence[Rule]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    content = None if source.is_dir() else _load(source)
-    if content is None or content.get("format") == FORMAT:
+    content = load_checkpoint(source) if source.is_dir() else load_plain(source)
+    if not isinstance(content, dict):
+        raise ConfigError("not a state dict", path=source, expected="name -> tensor", found=type(content).__name__)
+    if content.get("format") == FORMAT:
         if rules:
             raise ConfigError("the checkpoint says itself what may grow", where="--rule")
-        checkpoint = load_checkpoint(source)
-        grown = expand_checkpoint(checkpoint, sizes, init=init, seed=seed)
+        checkpoint = checked_checkpoint(content, source)
+        with misfits(source):
+            grown = expand_checkpoint(checkpoint, sizes, init=init, seed=seed)
         save_checkpoint(out, grown)
         return _changed(checkpoint["model"], grown["model"])
     if not content or not all(isinstance(value, Tensor) for value in content.values()):
         raise ConfigError("neither a checkpoint of wdsmix nor a state dict", expected="name -> tensor")
-    tensors = expand_tensors(content, _needed(rules), sizes, init=init, seed=seed)
+    with misfits(source):
+        tensors = expand_tensors(content, _needed(rules), sizes, init=init, seed=seed)
     buffer = io.BytesIO()
     torch.save(tensors, buffer)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -100,16 +118,19 @@ def _expand_safetensors(
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         policy = json.loads(metadata["policy"]) if "policy" in metadata else None
+        if not isinstance(policy, dict | None):
+            raise ValueError("its policy is not a mapping of keys")
     except FileNotFoundError as error:
         raise ConfigError("no such file", path=source) from error
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, RecursionError, SafetensorError, ValueError) as error:
         raise DataError(f"can't be read as safetensors: {error}", path=source) from error
     if policy is not None:
         if rules:
             raise ConfigError("the file says itself what may grow", where="--rule")
         rules = policy_rules(policy)
         metadata["policy"] = json.dumps({**policy, **{SIDES[side]: size for side, size in sizes.items()}})
-    grown = expand_tensors(tensors, _needed(rules), sizes, init=init, seed=seed)
+    with misfits(source):
+        grown = expand_tensors(tensors, _needed(rules), sizes, init=init, seed=seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(out, save(grown, metadata=metadata or None))
     return _changed(tensors, grown)
@@ -121,19 +142,6 @@ def _needed(rules: Sequence[Rule]) -> Sequence[Rule]:
             "the file does not say which policy it is of", where="--rule", hint="name what grows, as PATTERN=SIDE:AXIS"
         )
     return rules
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise ConfigError("no such file", path=path) from error
-    except Exception as error:  # zip, pickle, unpickling and runtime errors of every kind
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"can't be read as a torch file: {reason}", path=path) from error
-    if not isinstance(content, dict):
-        raise ConfigError("not a state dict", path=path, expected="name -> tensor", found=type(content).__name__)
-    return content
 
 
 def _changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, tuple[list[int], list[int]]]:

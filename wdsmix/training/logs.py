@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wdsmix.errors import ConfigError
+from wdsmix.errors import ConfigError, StorageError
 from wdsmix.shards.files import write_atomic
 
 __all__ = ["RunLog", "read_log"]
@@ -47,9 +47,16 @@ class RunLog:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Adds a line; numbers that are not finite become null."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **_plain(values)}) + "\n")
-        self._file.flush()
+        """Adds a line; numbers that are not finite become null.
+
+        Raises:
+            StorageError: the disk is full, say.
+        """
+        try:
+            self._file.write(json.dumps({"kind": kind, "step": step, **_plain(values)}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise StorageError(f"can't write the log: {error}", path=self._file.name) from error
         if self._board is not None:
             for name, value in _scalars(values, kind):
                 self._board.add_scalar(name, value, step)

@@ -9,8 +9,8 @@ older GPUs, CPU         below 7.0                   fp32
 ======================  ==========================  =====================================================
 
 The table goes by capability and never by ``torch.cuda.is_bf16_supported()``, which counts slow emulation as support and
-so says yes on a V100. What a GPU may run is also a matter of the installed torch: builds for CUDA 12.8 and later have
-no kernels for a V100, and `autoselect` says so before the first kernel fails.
+so says yes on a V100. What a GPU may run is also a matter of the installed torch: since torch 2.11 only the build for
+CUDA 12.6 has kernels for a V100, and `autoselect` says so before the first kernel fails.
 
 fp16 ends at 65504, so three things are kept out of its way: inputs are bounded by the clips of the normalisation
 (`check_bounds`), dimensions without spread are exactly 0 and masked (the loader), and losses are summed in fp32 (the
@@ -160,9 +160,9 @@ def _check_kernels(capability: tuple[int, int], arch_list: Sequence[str]) -> Non
         return
     major, minor = capability
     if (5, 0) <= capability <= (7, 2):
-        build = f"install the build of torch for CUDA 12.6 (cu126): it is the last with sm_{major}{minor}"
+        build = "install the build of torch for CUDA 12.6 (cu126), which keeps kernels for GPUs before sm_75"
     elif major >= 10:
-        build = "install a build of torch for CUDA 12.8 or later (cu128)"
+        build = "install a build of torch for CUDA 12.8 or later (cu128, cu130)"
     else:
         build = f"install a build of torch whose torch.cuda.get_arch_list() has sm_{major}{minor}"
     raise ConfigError(

@@ -21,14 +21,14 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from wdsmix.errors import DataError
+from wdsmix.errors import DataError, StorageError
 from wdsmix.mixture.config import MixtureConfig
 from wdsmix.mixture.explain import explain
 from wdsmix.mixture.loader import Batch, MixtureDataset
 from wdsmix.progress import Progress
 from wdsmix.training.augment import AugmentConfig, Augmenter
 from wdsmix.training.batches import prepare
-from wdsmix.training.checkpoint import CheckpointFolder
+from wdsmix.training.checkpoint import CheckpointFolder, misfits
 from wdsmix.training.config import TrainConfig
 from wdsmix.training.distributed import Group, parallel
 from wdsmix.training.ema import Ema
@@ -73,6 +73,7 @@ class Trainer:
     Raises:
         ConfigError: run, mixture, policy and checkpoint do not fit each other.
         ConflictError: the mixture is not the checkpoint's.
+        DataError: parts of the checkpoint do not fit each other.
     """
 
     def __init__(
@@ -117,7 +118,8 @@ class Trainer:
         self.ema = Ema(self.policy, train.ema) if train.ema else None
         seed_all(train.seed, 1, group.rank)
         if start is not None:
-            self._restore(start)
+            with misfits():
+                self._restore(start)
         self._losses = parallel(self.policy, group)
         self._loader_state = self.dataset.state_dict()
         self.evaluator = self._made_evaluator(mixture)
@@ -130,7 +132,8 @@ class Trainer:
             watch: Called after each step with its number, from 1, and this rank's batch.
 
         Raises:
-            DataError: a loss or a gradient is not finite; says in which samples.
+            DataError: a loss or a gradient is not finite; says in which samples. Or an evaluation is not.
+            StorageError: log or checkpoint can't be written.
         """
         log = self._opened_log()
         evaluation: Report | None = None
@@ -265,7 +268,7 @@ class Trainer:
                 batch_size=None,
                 num_workers=self.train.workers,
                 pin_memory=self.group.device.type == "cuda",
-                worker_init_fn=_ignore_ctrl_c,
+                worker_init_fn=_leave_signals_to_the_trainer,
                 generator=torch.Generator(),  # else it would draw from the one that dropout draws from
             )
         )
@@ -273,8 +276,11 @@ class Trainer:
     def _opened_log(self) -> RunLog | None:
         if not self.group.leads:
             return None
-        self.out.mkdir(parents=True, exist_ok=True)
-        return RunLog(self.out, self.step, tensorboard=self.train.tensorboard)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            return RunLog(self.out, self.step, tensorboard=self.train.tensorboard)
+        except OSError as error:
+            raise StorageError(f"can't write the log: {error}", path=self.out) from error
 
     def _made_evaluator(self, mixture: MixtureConfig) -> Evaluator | None:
         train = self.train
@@ -291,7 +297,12 @@ class Trainer:
         self.embodiments = grown(start["embodiments"], self.embodiments, rows=rows, may_grow=True)
         self.normalization = merged_scales(start["normalization"], catalog)
         self.policy.load_state_dict(start["model"])
+        if start["optimizer_names"] != self._optimizer_names:
+            raise ValueError("the optimiser's parameters are not the policy's")
         self.optimizer.load_state_dict(start["optimizer"])
+        for parameter, moments in self.optimizer.state.items():
+            if any(value.shape not in (parameter.shape, ()) for value in moments.values()):
+                raise ValueError("the optimiser's moments are not of the parameters' shapes")
         for group in self.optimizer.param_groups:  # what the run is told now, not what it was told
             if group["weight_decay"]:
                 group["weight_decay"] = self.train.weight_decay
@@ -336,9 +347,14 @@ def _augmenter(train: TrainConfig, group: Group, catalog: Any, seed: int | None 
     return Augmenter(config, mixed, catalog)
 
 
-def _ignore_ctrl_c(_: int) -> None:
-    """In a worker: a terminal sends Ctrl-C to all processes, and only the trainer is to act on it."""
+def _leave_signals_to_the_trainer(_: int) -> None:
+    """In a worker: terminals, schedulers and torchrun signal all processes, and only the trainer is to act on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _second_time_for_real)
+
+
+def _second_time_for_real(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 class _Meter:
