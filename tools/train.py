@@ -188,8 +188,8 @@ def _values(args: argparse.Namespace, flags: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError("bad value", where="--set", expected="KEY=VALUE", found=text)
         try:
             read = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError("not YAML", where=f"--set {key}", found=value) from error
+        except (RecursionError, yaml.YAMLError) as error:
+            raise ConfigError("not YAML", where=f"--set {key}", found=value[:100]) from error
         first, _, rest = key.partition(".")
         if rest:
             inner = values.get(first) or {}

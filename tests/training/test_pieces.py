@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import resource
 import zipfile
 
 import pytest
@@ -87,9 +88,18 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(StorageError, match="No space left"):
-        save_checkpoint(path, {**CONTENT, "step": 4})
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(StorageError, match="No space left"):
+            save_checkpoint(path, {**CONTENT, "step": 4})
+    # As the system says it, through torch's own writer.
+    before_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before_limit[1]))
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            save_checkpoint(path, {**CONTENT, "model": {"w": torch.zeros(100_000)}})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before_limit)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
 

@@ -238,10 +238,13 @@ def test_the_commands(path, tmp_path, capsys):
     assert "no checkpoint to go on from" in capsys.readouterr().err
     assert cli.main(["train", str(path), "--out", str(tmp_path / "none"), "--resume", "auto", "--steps", "1"]) == 0
     for flags, message in (
-        (["--set", "options.widht=16"], "widht"),
+        (["--set", "options.widht=16"], "options.widht: unknown key; did you mean 'width'?"),
+        (["--set", "options.width=17"], "options.width: bad value"),
+        (["--set", "options=" + "[" * 5000], "not YAML"),
+        (["--seed", str(2**63)], "seed: bad value (expected less than"),
         (["--set", "options.chunk=3"], "options.chunk: chunk is settled by the mixture"),
         (["--set", "num_embodiments=1"], "no row for 'hand'"),
-        (["--set", "augment.crops=0.1"], "crops: unknown key; did you mean 'crop'?"),
+        (["--set", "augment.crops=0.1"], "augment.crops: unknown key; did you mean 'crop'?"),
         (["--policy", "cb"], "no such policy"),
         (["--precision", "fp8"], "precision"),
         (["--device", "toaster"], "no such device"),

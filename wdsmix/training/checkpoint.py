@@ -84,8 +84,8 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         publish(partial, path)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        raise StorageError(f"can't write the checkpoint: {error}", path=path) from error
+    except (OSError, RuntimeError) as error:
+        raise StorageError(f"can't write the checkpoint: {_system_error(error)}", path=path) from error
     finally:  # also where Ctrl-C cut it short; it has its final name otherwise
         _removed(partial)
 
@@ -168,6 +168,14 @@ def _found(path: Path) -> Path:
         if newest is not None:
             return newest
     raise ConfigError("no checkpoint in the folder", path=path, hint="it is written by wdsmix train --out")
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """What the system said, such as that the disk is full, behind the RuntimeError that torch makes of it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return found or error
 
 
 def _removed(path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from wdsmix.errors import ConfigError, ConflictError
 from wdsmix.mixture.explain import explain
 from wdsmix.training.precision import PrecisionName
 
-__all__ = ["FIXED", "TrainConfig", "checked", "load_train_config", "resumed_config"]
+__all__ = ["FIXED", "TrainConfig", "checked", "load_train_config", "resumed_config", "within"]
 
 
 def _no_bool(value: object) -> object:
@@ -60,7 +61,7 @@ class TrainConfig(BaseModel):
     """Decay of the averaged weights; 0: none are kept."""
     precision: PrecisionName = "auto"
     device: str = "auto"
-    seed: Whole = 0
+    seed: Annotated[Whole, Field(lt=2**63)] = 0
     eval_every: Whole = 500
     """Steps between evaluations; 0: none at all. There is one at the end."""
     eval_split: Annotated[list[str], BeforeValidator(_as_words), Field(min_length=1)] = ["val"]
@@ -109,6 +110,17 @@ FIXED = ("policy", "seed", "image_size", "num_embodiments", "options")
 """Keys that a run can't change once it has begun."""
 
 
+@contextmanager
+def within(key: str) -> Iterator[None]:
+    """Names what is wrong with the inner keys of ``key`` as the run's configuration does: ``options.width``."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.where and not error.where.startswith(f"{key}."):
+            error.where = f"{key}.{error.where}"
+        raise
+
+
 def load_train_config(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of a train.yaml with the command line's laid over them; not yet checked.
 
@@ -119,7 +131,7 @@ def load_train_config(path: Path | None, flags: Mapping[str, Any]) -> dict[str, 
         return dict(flags)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, RecursionError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"can't read the configuration: {str(error).splitlines()[0]}", path=path) from error
     if not isinstance(content, dict):
         raise ConfigError("not a configuration", path=path, expected="a mapping", found=type(content).__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from wdsmix.errors import ConfigError
 from wdsmix.mixture.catalog import Catalog
-from wdsmix.training.config import TrainConfig
+from wdsmix.training.config import TrainConfig, within
 from wdsmix.training.policies import PolicyConfig, policy_config
 
 __all__ = ["check_shape", "policy_shape"]
@@ -38,8 +38,10 @@ def policy_shape(catalog: Catalog, train: TrainConfig) -> PolicyConfig:
         )
     layout = catalog.layout
     size = train.image_size or (max(layout.height, 1), max(layout.width, 1))
-    values = {**derived, **train.options, "policy": train.policy, "image_size": size, "num_embodiments": rows}
-    return policy_config(values)
+    values = {"policy": train.policy, **derived, "image_size": size, "num_embodiments": rows}
+    policy_config(values)
+    with within("options"):
+        return policy_config({**values, **train.options})
 
 
 def check_shape(config: PolicyConfig, catalog: Catalog) -> None:

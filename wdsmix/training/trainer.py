@@ -29,7 +29,7 @@ from wdsmix.progress import Progress
 from wdsmix.training.augment import AugmentConfig, Augmenter
 from wdsmix.training.batches import prepare
 from wdsmix.training.checkpoint import CheckpointFolder, misfits
-from wdsmix.training.config import TrainConfig
+from wdsmix.training.config import TrainConfig, within
 from wdsmix.training.distributed import Group, parallel
 from wdsmix.training.ema import Ema
 from wdsmix.training.evaluation import Evaluator, Report, held_out
@@ -342,7 +342,8 @@ def _augmenter(train: TrainConfig, group: Group, catalog: Any, seed: int | None 
     try:
         config = AugmentConfig.model_validate(train.augment)
     except ValidationError as error:
-        raise explain(error, path=None, known={(): tuple(AugmentConfig.model_fields)}) from error
+        with within("augment"):
+            raise explain(error, path=None, known={(): tuple(AugmentConfig.model_fields)}) from error
     mixed = (train.seed * 1_000_003 + group.rank) % 2**63 if seed is None else seed
     return Augmenter(config, mixed, catalog)
 
