@@ -113,7 +113,9 @@ class Report:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds one subcommand a family."""
-    for sub, family in add_families(parser, lambda name, family: (f"check {name} sources", f"{HELP}\n{family.HELP}")):
+    for sub, family in add_families(
+        parser, lambda _, family: (family.HELP.strip().splitlines()[0], f"{HELP}\n{family.HELP}")
+    ):
         sub.add_argument("src", type=Path, metavar="SRC", help="file or folder to read; never written to")
         family.configure(sub)
         add_mapping_options(sub)
@@ -190,7 +192,7 @@ def check(
         results = _read_all(source, good, full=full, workers=workers, bar=bar)
     for ref, found in zip(good, results, strict=True):
         if not ref.cameras and not allow_no_camera:
-            lines[_COMPLETE].fail(_subject(ref), "it has no pictures")
+            lines[_COMPLETE].fail(_subject(ref), "it has no pictures (--allow-no-camera: that is fine)")
         for line, count in found.passed.items():
             lines[line].ok += count
         for line, text in found.failed:

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from wdsmix.converters.base import ConvertOptions, Source
 from wdsmix.converters.slots import slot_fault
 
+from wdsmix.cli import HelpFormatter
 from wdsmix.errors import ConfigError
 
 __all__ = [
@@ -71,9 +72,7 @@ def add_families(
             families.add_parser(name, help=f"not available: {family}").set_defaults(missing=family)
             continue
         line, text = describe(name, family)
-        sub = families.add_parser(
-            name, help=line, description=text, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = families.add_parser(name, help=line, description=text, formatter_class=HelpFormatter)
         sub.set_defaults(open_source=family.source)
         yield sub, family
 

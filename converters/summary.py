@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def too_many_dropped(dropped: Sequence[Dropped], kept: int, most: float) -> str:
     reason, count = max(reasons.items(), key=lambda item: item[1])
     return (
         f"{len(bad):,} of {len(bad) + kept:,} episodes were left out, more than --max-dropped {most:g} allows; "
-        f"{count:,} times: {reason}"
+        f"{counted(count, 'time')}: {reason}"
     )
 
 
@@ -128,14 +129,15 @@ def _show_part(outcome: Outcome, console: Console) -> None:
 def _show_dropped(dropped: Sequence[Dropped], console: Console) -> None:
     if not dropped:
         return
-    groups: dict[tuple[str, str], list[Dropped]] = {}
+    groups: dict[tuple[str, str], list[Dropped]] = {}  # reasons that differ in numbers alone are one
     for drop in dropped:
-        groups.setdefault((drop.kind, drop.reason), []).append(drop)
+        groups.setdefault((drop.kind, re.sub(r"\d+", "0", drop.reason)), []).append(drop)
     table = Table(title=f"left out: {len(dropped):,}", title_justify="left", show_edge=False, pad_edge=False)
     for column in ("count", "what", "reason", "which"):
         table.add_column(column, justify="right" if column == "count" else "left", overflow="fold")
     ranked = sorted(groups.items(), key=lambda item: (item[0][0] != "file", -len(item[1])))
-    for (kind, reason), drops in ranked[:_REASONS_SHOWN]:
+    for (kind, _), drops in ranked[:_REASONS_SHOWN]:
+        reason = drops[0].reason + (" (and alike)" if any(drop.reason != drops[0].reason for drop in drops) else "")
         names = ["/".join(part for part in (drop.source_file, drop.source_episode) if part) for drop in drops]
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
         what = {"file": "unreadable file", "episode": "bad episode", "filter": "filtered"}[kind]

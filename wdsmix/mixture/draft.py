@@ -13,6 +13,7 @@ from wdsmix.manifest import Manifest
 from wdsmix.mixture.config import CORE_VECTORS
 from wdsmix.shards.reader import ShardSet
 from wdsmix.store.opening import is_url
+from wdsmix.texts import counted
 
 __all__ = ["draft_mixture"]
 
@@ -56,7 +57,7 @@ def draft_mixture(sets: Sequence[str | Path], *, folder: Path, weights: Literal[
         lines += [
             f"  - name: {_text(names[i])}",
             f"    shards: {_text(_place(sets[i], folder))}"
-            f"  # {frames[i]:,} frames, {manifests[i].splits['train'].episodes:,} episodes",
+            f"  # {counted(frames[i], 'frame')}, {counted(manifests[i].splits['train'].episodes, 'episode')}",
             f"    weight: {frames[i] / sum(frames) if weights == 'frames' else 1 / len(frames):.6g}",
             *_waypoints(manifests[i]),
         ]

@@ -6,6 +6,7 @@ time-out would apply. So a process that was forked after obstore had been used i
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,9 @@ class ObstoreStore(Store):
 
     def __init__(self, url: str, options: StoreOptions | None = None, retries: Any = None) -> None:
         super().__init__(url, options, retries)
+        if importlib.util.find_spec("obstore") is None:
+            extra = "gcs" if url.startswith("gs") else "azure"
+            raise ConfigError(f"{url[:2]}:// needs obstore", hint=f"pip install 'wdsmix[{extra}]'")
         self._made: tuple[int, Any] | None = None
 
     @property
@@ -81,11 +85,8 @@ class ObstoreStore(Store):
         return self._made[1]
 
     def _connect(self) -> Any:
-        try:
-            from obstore.store import from_url
-        except ImportError as error:
-            extra = "gcs" if self.url.startswith("gs") else "azure"
-            raise ConfigError(f"{self.url[:2]}:// needs obstore", hint=f"pip install 'wdsmix[{extra}]'") from error
+        from obstore.store import from_url
+
         with _mapped(self.url):
             return from_url(
                 self.url,
