@@ -63,7 +63,7 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
         DataError: shards are missing (names them), or a part's file is damaged.
     """
     from wdsmix.converters.kept import differing
-    from wdsmix.converters.run import check_whole, finish, system_errors_told, terminable
+    from wdsmix.converters.run import finish, system_errors_told, terminable
     from wdsmix.converters.workfolder import Locks, WorkFolder
 
     from wdsmix.errors import ConflictError, DataError
@@ -89,10 +89,6 @@ def merge(out: Path, parts: Sequence[Path] = ()) -> Manifest:
     if not plans:
         raise DataError("no part is there to merge", path=out)
     plan = plans[0]
-    if work.plan() is None:  # OUT is new, and stays so if the parts are not all there
-        for folder in others:
-            folder.check_plan(plan)
-        check_whole(out, plan, {name for folder in others for name in folder.receipts(plan)})
     with terminable(), system_errors_told(out), Locks(out):
         for folder in others:
             folder.check_plan(plan)

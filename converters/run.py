@@ -34,7 +34,7 @@ from wdsmix.progress import Progress
 from wdsmix.shards.finish import finish_set
 from wdsmix.shards.receipt import ShardReceipt
 
-__all__ = ["Outcome", "check_whole", "convert", "finish", "run", "system_errors_told", "terminable"]
+__all__ = ["Outcome", "convert", "finish", "run", "system_errors_told", "terminable"]
 
 _NOTED = re.compile(r'"(frame_mapping|rows_left_out)":')
 
@@ -169,7 +169,7 @@ def _forget_damaged(
     return tuple(notes)
 
 
-def check_whole(folder: Path, plan: Plan, there: Container[str]) -> None:
+def _check_whole(folder: Path, plan: Plan, there: Container[str]) -> None:
     """Makes sure that no shard is missing.
 
     Raises:
@@ -191,7 +191,7 @@ def finish(work: WorkFolder, plan: Plan, receipts: dict[str, ShardReceipt]) -> M
     Raises:
         DataError: a shard is missing, or no episode is in any.
     """
-    check_whole(work.folder, plan, receipts)
+    _check_whole(work.folder, plan, receipts)
     if not any(receipt.episodes for receipt in receipts.values()):
         first = next((drop for receipt in receipts.values() for drop in receipt.dropped), None)
         raise DataError(

@@ -100,7 +100,6 @@ def test_cut_files_count_as_missing(parts, tmp_path):
     tar.write_bytes(tar.read_bytes()[:-512])
     with pytest.raises(DataError, match=f"missing: {tar.stem}"):
         merge(tmp_path / "set", parts)
-    assert not (tmp_path / "set").exists()
 
 
 def test_what_is_no_part(made, parts, tmp_path):

@@ -179,10 +179,10 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
     """A batch given up while its threads hang; when they come back they must not write into a later batch."""
     expected = list(islice(MixtureDataset(mixture, 4), 6))
     release, hanging = threading.Event(), threading.Event()
-    real = assemble.decode_frame
+    real, others = assemble.decode_frame, {thread.ident for thread in threading.enumerate()}
 
     def hangs(*args: Any, **more: Any) -> None:
-        if not release.is_set() and not hanging.is_set():
+        if not release.is_set() and not hanging.is_set() and threading.get_ident() not in others:
             hanging.set()
             release.wait(20)
             args[2][0][1][...] = 77  # a late write
@@ -199,10 +199,10 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
     assert given_up.slot.flags[0] == 1
     found = []
     coming = upcoming(pipeline, dataset.catalog.new_order(), dataset.place, 4)
-    others = [pipeline.start(*next(coming)[:2]) for _ in range(3)]
-    assert all(other.slot is not given_up.slot for other in others)
+    later = [pipeline.start(*next(coming)[:2]) for _ in range(3)]
+    assert all(pending.slot is not given_up.slot for pending in later)
     release.set()
-    found = [pipeline.finish(other)[0] for other in others]
+    found = [pipeline.finish(pending)[0] for pending in later]
     for a, b in zip(found, expected, strict=False):
         assert np.array_equal(a["images"], b["images"])
     assert given_up.done.wait(10)

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers.nav_fixtures import body_steps, jpeg, open_nav, write_gnm, write_recon, write_vamos
-from wdsmix.converters.nav.isolate import Isolated
+from wdsmix.converters.isolate import Isolated
 
 from wdsmix import ShardSet, cli
 from wdsmix.errors import ConfigError, DataError
