@@ -179,10 +179,10 @@ def test_a_slot_is_not_used_again_while_a_thread_still_writes_to_it(
     """A batch given up while its threads hang; when they come back they must not write into a later batch."""
     expected = list(islice(MixtureDataset(mixture, 4), 6))
     release, hanging = threading.Event(), threading.Event()
-    real, others = assemble.decode_frame, {thread.ident for thread in threading.enumerate()}
+    real, others = assemble.decode_frame, set(threading.enumerate())
 
     def hangs(*args: Any, **more: Any) -> None:
-        if not release.is_set() and not hanging.is_set() and threading.get_ident() not in others:
+        if not release.is_set() and not hanging.is_set() and threading.current_thread() not in others:
             hanging.set()
             release.wait(20)
             args[2][0][1][...] = 77  # a late write
