@@ -14,7 +14,7 @@ BENCH := .bench/venv
 BENCH_READY := $(BENCH)/.ready
 ARGS ?=
 
-.PHONY: demo test test-s3 lint types format bench bench-s3 clean
+.PHONY: demo test test-s3 lint types format bench bench-s3 bench-train clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,8 +28,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# converters and tools are wdsmix.converters and wdsmix.tools by installation alone; mypy wants them in one folder.
 types: $(READY)
-	$(BIN)/mypy
+	rm -rf $(VENV)/types && mkdir -p $(VENV)/types/wdsmix
+	ln -s $(CURDIR)/wdsmix/* $(CURDIR)/converters $(CURDIR)/tools $(VENV)/types/wdsmix/
+	cd $(VENV)/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 
 test: lint types
 	$(BIN)/python -m pytest -q -n 2
