@@ -49,6 +49,7 @@ def appraise(folder: Path, plan: Plan, receipts: Iterable[ShardReceipt]) -> Appr
         kinds={name: vector.kinds for name, vector in plan.vectors.items()},
         fps=plan.hz,
         # headings of a robot that drives are unwrapped
+        limits=_limits(plan),
         units={} if "navigation" in plan.details else {name: vector.units for name, vector in plan.vectors.items()},
     )
     looks = Looks(streams=streams)
@@ -69,6 +70,14 @@ def appraise(folder: Path, plan: Plan, receipts: Iterable[ShardReceipt]) -> Appr
     if len(far) > _MOST_FAR:
         far = [*far[:_MOST_FAR], f"... and {len(far) - _MOST_FAR} more dimensions with values far out"]
     return Appraisal(facts=facts, warnings=[*warnings, *far], lines=lines)
+
+
+def _limits(plan: Plan) -> dict[str, float]:
+    """The limits that the source tells; none where frames were skipped, whose commands may be sums."""
+    told = plan.details.get("limits")
+    if not isinstance(told, dict) or plan.hz != plan.source_fps:
+        return {}
+    return {str(vector): float(limit) for vector, limit in told.items() if isinstance(limit, (int, float))}
 
 
 def _opened(folder: Path, plan: Plan, receipt: ShardReceipt) -> Iterator[tuple[EpisodeRow, ShardFile]]:

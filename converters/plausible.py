@@ -27,6 +27,8 @@ Pictures = Mapping[str, Sequence["bytes | npt.NDArray[np.uint8]"]]
 _MOST_RELATED = 24
 _SHORTEST, _LONG = 10, 30
 _BLACK_MEAN, _BLACK_MAX = 4.0, 32
+_UNWRITTEN = 3
+_ROUNDED = 1.01
 _LEAP = 0.3
 _RARE = 20.0
 _FAR = 20.0
@@ -47,6 +49,8 @@ class Streams:
     fps: float
     units: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Vector -> a unit a dimension, or empty."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Vector -> size that none of its values should have."""
 
     def unit(self, vector: str, dimension: int) -> str:
         """Of a dimension; empty where it is not known."""
@@ -77,8 +81,12 @@ class Look:
     """Whether the action is the state of the next row."""
     leaps: tuple[int, ...] = ()
     """Dimensions of the state that leave their range for a single row."""
+    unwritten: bool = False
+    """Whether the last rows of the state are all zeros, as where a recorder was killed."""
     black: tuple[str, ...] = ()
     """Slots whose pictures are black."""
+    darkened: tuple[str, ...] = ()
+    """Slots whose last picture alone is black."""
     frozen: tuple[str, ...] = ()
     """Slots whose pictures are one and the same while the state moves."""
     twins: tuple[tuple[str, str], ...] = ()
@@ -105,12 +113,15 @@ def look(vectors: Mapping[str, npt.NDArray[np.floating]], pictures: Pictures) ->
     keys = {slot: [_key(picture) for picture in shown] for slot, shown in pictures.items() if shown}
     moves = state is not None and count >= _SHORTEST and "state" not in still
     slots = list(keys)
+    black = tuple(slot for slot in slots if _is_black(pictures[slot]))
     return Look(
         still=still,
         equal=bool(alike and np.array_equal(state, action)),  # type: ignore[arg-type]
         ahead=bool(alike and np.array_equal(state[1:], action[:-1])),  # type: ignore[index]
         leaps=() if state is None else _leaps(state),
-        black=tuple(slot for slot in slots if _is_black(pictures[slot])),
+        unwritten=state is not None and "state" not in still and _ends_in_zeros(state),
+        black=black,
+        darkened=tuple(slot for slot in slots if slot not in black and _all_dark(pictures[slot][-1])),
         frozen=tuple(slot for slot, key in keys.items() if moves and len(key) > 2 and len(set(key)) == 1),
         twins=tuple(
             (one, other) for k, one in enumerate(slots) for other in slots[k + 1 :] if keys[one] == keys[other]
@@ -135,6 +146,11 @@ def _all_dark(picture: bytes | npt.NDArray[np.uint8]) -> bool:
         except (DataError, ValueError):
             return False
     return bool(picture.max() < _BLACK_MAX and picture.mean() < _BLACK_MEAN)
+
+
+def _ends_in_zeros(values: npt.NDArray[np.floating]) -> bool:
+    """Whether the last rows are zero in every dimension, of which there are several."""
+    return values.shape[1] > 1 and len(values) > _UNWRITTEN and not values[-_UNWRITTEN:].any()
 
 
 def _small(data: bytes) -> npt.NDArray[np.uint8]:
@@ -180,6 +196,13 @@ def far_values(streams: Streams, stats: Mapping[str, FieldStats]) -> list[str]:
             if streams.unit(vector, k) == "rad" and max(-least, most) > _TURN:
                 told.append(f"{vector}: {streams.name(vector, k)} reaches {least:.4g} ... {most:.4g} rad: over a turn")
                 continue
+            limit = streams.limits.get(vector, 0)
+            if limit and max(-least, most) > limit * _ROUNDED:
+                told.append(
+                    f"{vector}: {streams.name(vector, k)} reaches {least:.4g} ... {most:.4g}, beyond the {limit:.3g} "
+                    "of such data"
+                )
+                continue
             if reach > 1e-6 and (most > high + reach or least < low - reach):
                 told.append(
                     f"{vector}: {streams.name(vector, k)} reaches {least:.4g} ... {most:.4g}, 98 % of it lie in "
@@ -210,7 +233,9 @@ class Looks:
         self.ahead += seen.ahead and not seen.equal
         said = [f"the {vector} never changes" for vector in seen.still]
         said += ["the action equals the state in every frame"] if seen.equal else []
+        said += ["the state is all zeros at the end: was the recorder killed?"] if seen.unwritten else []
         said += [f"{slot} is black" for slot in seen.black]
+        said += [f"{slot} is black at the end" for slot in seen.darkened]
         said += [f"{slot} shows one picture while the state moves" for slot in seen.frozen if slot not in seen.black]
         said += [
             f"{one} and {other} show the very same pictures"

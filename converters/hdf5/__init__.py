@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,49 +13,29 @@ __all__ = ["HELP", "SPLIT_BY", "configure", "source"]
 
 HELP = """HDF5 files: platform exports, simulators, ALOHA and other robots, and others by a mapping file.
 
-SRC is one file or a folder; each file is read by its own structure. Defaults of each dialect:
-
-  dialect        state                               action      cameras                frames/s
-  platform       observation.state, and              action      observation.images.*   30 (warns)
-                 observation.gripper where all have it
-  robomimic,     robot<i>_eef_pos, _eef_quat,        actions     obs/*_image            control_freq,
-  mimicgen,      _gripper_qpos (of obs)                                                 else 20 (warns)
-  robocasa
-  libero         ee_states, gripper_states           actions     obs/*_rgb, turned over control_freq, else 20
-  isaaclab,      joint_pos, else eef_pos, eef_quat,  actions     pictures in obs        20 (warns)
-  leisaac        gripper_pos, else all of obs
-  maniskill      agent/qpos, agent/qvel, else obs    actions     sensor_data/*/rgb,     control_freq of the JSON
-                                                                 image/*/rgb            beside it, else 20
-  maniskill-raw  env_states (--allow-no-camera)      actions     none                   (the same)
-  minari         all numbers in observations         actions     pictures in there      20 (warns)
-  robohive       observations                        actions     visual_dict/rgb:*      from time, else 25
-  d4rl           observations (--allow-no-camera)    actions     none                   20 (warns)
-  aloha          observations/qpos                   action      observations/images/*  50; Cobot Magic and
-                                                                                        Unitree 30, RDT 25
-  fastumi        qpos of each robot_<i>              action      images/* of each       20
-  television     observation.state                   qpos_action observation.image.*    60
-  robotwin       state/*_{arm,ee}_joint_states       action/*    vision/*/colors        frequency, else 16.67
-  robotwin-legacy
-                 joint_action/*_{arm,gripper}        of the next observation/*/rgb      16.67
-                                                     row
-  robomind       puppet/joint_position*, else        master/*,   observations/          30
-                 franka/joint_position               else next   rgb_images/*
-  agilex         arm/jointStatePosition/puppet*      master*     camera/color/*         30
-  droid          joint_positions, gripper_position   action/     recordings/MP4/*.mp4   15
-                 of observation/robot_state          (the same)
-  agibot         state/{joint,effector,head,waist}/  action/     videos/*.mp4 of the    30
-                 position                            (the same)  episode's observations
-  robosuite-raw  states (with --allow-no-camera)     actions     none                   20 (warns)
-  mapping        what --mapping FILE.yaml says
-
-Depth cameras are left out. --state and --action take keys of the episode (of obs or observations too).
+SRC is one file or a folder; each file is read by its own structure. --dialects lists those that are known, with the
+state, action, cameras and rate of each. Depth cameras are left out. --state and --action take keys of the episode (of
+obs or observations too).
 """
 SPLIT_BY = "file"
+
+
+class _List(argparse.Action):
+    """Prints what is known of each dialect."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, option_string: str | None = None
+    ) -> None:
+        from wdsmix.converters.hdf5.dialects import described
+
+        sys.stdout.write(described())
+        parser.exit()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the family."""
     group = parser.add_argument_group("HDF5")
+    group.add_argument("--dialects", action=_List, nargs=0, help="list the dialects with their defaults, and exit")
     group.add_argument("--dialect", metavar="NAME", help="read every file as this dialect (default: by its structure)")
     group.add_argument("--mapping", metavar="FILE", help="YAML file that describes episodes, state, action and cameras")
     group.add_argument("--fps", type=float, metavar="N", help="frames per second of the recordings (default: above)")

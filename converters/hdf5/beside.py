@@ -122,7 +122,7 @@ def string_rows(tree: Tree, path: str) -> list[str] | None:
         with library_errors(tree.path, path):
             values = dataset[len(texts) : len(texts) + count]
         texts += [_row_text(value) for value in values.tolist()]
-        count = min(_ROWS, count * 8) if len(texts[-1]) <= _LONGEST_NAME else 1
+        count = min(tree.at_once(_ROWS), count * 8) if len(texts[-1]) <= _LONGEST_NAME else 1
     return None if dataset.dtype.kind == "S" and texts[0].startswith(("\xff\xd8", "\x89PNG")) else texts
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from wdsmix.errors import DataError
 
-__all__ = ["CHECKS", "Hdf5Error", "library_errors"]
+__all__ = ["CHECKS", "Hdf5Error", "library_errors", "no_memory"]
 
 CHECKS: dict[str, str] = {
     "opens": "file opens",
@@ -32,6 +32,11 @@ class Hdf5Error(DataError):
         self.check = check
 
 
+def no_memory(error: BaseException) -> bool:
+    """Whether a read failed for want of memory, which HDF5 tells like any other failure."""
+    return isinstance(error, MemoryError) or "allocation failed" in str(error)
+
+
 @contextmanager
 def library_errors(path: object, where: str | None, *, check: str = "opens") -> Iterator[None]:
     """Turns what h5py raises over damaged bytes into a `Hdf5Error` that names the place.
@@ -44,8 +49,7 @@ def library_errors(path: object, where: str | None, *, check: str = "opens") -> 
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         hint = None
-        if "plugin" in text or "filter" in text:
-            hint = "the data use a filter that is not installed: pip install hdf5plugin"
-        elif "past end of allocation" in text or "truncated" in text or "checksum" in text:
+        damage = ("past end of allocation", "truncated", "checksum", "filter returned failure")
+        if any(sign in text for sign in damage):
             hint = "the file is damaged: copy or download it again and compare its size or hash"
         raise Hdf5Error(f"HDF5 can't read it: {text}", path=str(path), where=where, check=check, hint=hint) from error

@@ -242,6 +242,7 @@ class Hdf5Images:
 
     def _vlen(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
         dataset, count, at, largest = self._dataset(), 1, 0, 0
+        most = self._tree.at_once(_VLEN_ROWS)
         while at < len(rows):
             block = rows[at : at + count]
             self._tree.check_inflated(self._path, dataset, int(block[0]), int(block[-1]) + 1)
@@ -253,7 +254,7 @@ class Hdf5Images:
                     raise self._bad(row, "refused: a picture is too large", f"at most {self._tree.budget.frame_bytes}")
                 largest = max(largest, data.nbytes)
                 yield self._picture(row, np.ascontiguousarray(data).view(np.uint8))
-            count = int(min(_VLEN_ROWS, count * 8, max(1, _BLOCK_BYTES // (2 * largest + 1))))
+            count = int(min(most, count * 8, max(1, _BLOCK_BYTES // (2 * largest + 1))))
 
     def _group(self, rows: npt.NDArray[np.int64]) -> Iterator[Image]:
         names = self._tree.children(self._path)
@@ -307,7 +308,7 @@ class Hdf5Images:
 
     def _range(self, row: int, frame: npt.NDArray[np.generic]) -> tuple[float, float]:
         """Least and greatest value of a floating-point picture."""
-        low, high = float(frame.min()), float(frame.max())  # type: ignore[attr-defined]
+        low, high = float(np.min(frame)), float(np.max(frame))
         if not (math.isfinite(low) and math.isfinite(high)):
             raise self._bad(row, "not finite", "finite pixels", "NaN or infinity")
         return low, high

@@ -17,16 +17,23 @@ __all__ = ["filled", "load_instructions", "named_instruction", "one_text"]
 
 _MAX_BYTES = 256 << 20
 _KEYS = ("task", "key", "path", "episode", "file", "name")
+_DEPTH = 16
 
 
-def one_text(value: object, keys: Sequence[str] = ()) -> str:
-    """The first text in a JSON value: a text, a list of such, or an object by the first of ``keys`` that it has."""
+def one_text(value: object, keys: Sequence[str] = (), *, depth: int = _DEPTH) -> str:
+    """The first text in a JSON value: a text, a list of such, or an object by the first of ``keys`` that it has.
+
+    Args:
+        value: The JSON value.
+        keys: Of objects.
+        depth: Lists in lists that are looked into.
+    """
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, list):
-        return next((found for item in value if (found := one_text(item, keys))), "")
-    if isinstance(value, dict):
-        return next((found for key in keys if (found := one_text(value.get(key)))), "")
+    if isinstance(value, list) and depth:
+        return next((found for item in value if (found := one_text(item, keys, depth=depth - 1))), "")
+    if isinstance(value, dict) and depth:
+        return next((found for key in keys if (found := one_text(value.get(key), depth=depth - 1))), "")
     return ""
 
 

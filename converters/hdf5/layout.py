@@ -13,7 +13,7 @@ from typing import Literal
 
 import h5py
 import numpy as np
-from wdsmix.converters.hdf5.faults import Hdf5Error
+from wdsmix.converters.hdf5.faults import Hdf5Error, no_memory
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import attribute, text
@@ -123,6 +123,8 @@ class Dialect:
     """Why such a file can't be converted, and what to do; empty: it can."""
     numbered: bool = False
     """Whether gaps in the numbers of the episodes mean that some are missing."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Vector -> size that none of its values should have, such as 1 of commands from -1 to 1, or rad of a turn."""
     virtual: bool = False
     """Whether the names that ``groups`` gives are the dialect's own (rows of datasets), not groups of the file."""
     failed: Literal["keep", "drop"] = "keep"
@@ -195,7 +197,11 @@ def read_text(tree: Tree, group: str, name: str) -> tuple[str, bool]:
 
 
 def read_value(tree: Tree, group: str, name: str) -> object:
-    """An attribute of a group, else the value of its small dataset of that name, else None."""
+    """An attribute of a group, else the value of its small dataset of that name, else None.
+
+    Raises:
+        MemoryError: its texts, which can share their bytes, are more than memory holds.
+    """
     owner = tree.group(group)
     found = attribute(owner, name) if owner is not None else None
     if found is not None:
@@ -207,7 +213,9 @@ def read_value(tree: Tree, group: str, name: str) -> object:
         tree.check_stored(join(group, name), dataset)
         tree.check_inflated(join(group, name), dataset)
         value: object = dataset[()]
-    except (Hdf5Error, OSError, RuntimeError, ValueError, TypeError):
+    except (Hdf5Error, OSError, RuntimeError, ValueError, TypeError) as error:
+        if no_memory(error):
+            raise MemoryError from error
         return None
     if dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
         if isinstance(value, np.ndarray) and value.size == 1:  # a text as bytes of variable length

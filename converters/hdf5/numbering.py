@@ -44,7 +44,7 @@ def _missing(names: Sequence[str]) -> str:
         match = re.fullmatch(r"(.*?)(\d{1,9})", name)
         if match:
             series.setdefault(match[1], set()).add(int(match[2]))
-            widths[match[1]] = len(match[2])
+            widths[match[1]] = min(widths.get(match[1], 9), len(match[2]))
     gaps = []
     for prefix, numbers in series.items():
         ordered = sorted(numbers)

@@ -252,6 +252,13 @@ class Hdf5Source:
         cameras, kept = self._describe_cameras(scans, dialects)
         robots = Counter(scan.embodiment for scan in scans.values() if scan.embodiment)
         origins = sorted({scan.fps_from for scan in scans.values() if scan.dialect and scan.fault is None})
+        known = [all_dialects()[name].limits for name in dialects]
+        chosen = {"state": self._options.state, "action": self._options.action}
+        limits = {
+            vector: max(one[vector] for one in known)
+            for vector, keys in chosen.items()
+            if known and not keys and all(vector in one for one in known)
+        }
         flat = self.files.root if self._path.is_dir() else Path(self.files.files[0])
         return SourceInfo(
             name=flat.resolve().name if self._path.is_dir() else flat.stem,
@@ -266,6 +273,7 @@ class Hdf5Source:
                 "pairing": pairing_words([all_dialects()[name] for name in dialects], self._options),
                 "cameras": kept,
                 "on_length_mismatch": self._options.on_length_mismatch,
+                **({"limits": limits} if limits else {}),
                 **_gather_facts(scans),
             },
             warnings=_capped(self._warnings),
@@ -378,7 +386,8 @@ def _line(scan: FileScan) -> str:
     """A file's fault on one line."""
     text = scan.fault or ""
     if scan.unknown:
-        names = [line.strip() for line in text.splitlines()[1:] if line.startswith("    ")]
+        tree = text.partition("; describe it with")[0]
+        names = [line.strip() for line in tree.splitlines()[1:] if line.startswith("    ")]
         return "unknown structure: " + "; ".join(names[:8]) + "; see `wdsmix check hdf5` on that file alone"
     return text
 

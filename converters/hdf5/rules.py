@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
-from wdsmix.converters.hdf5.layout import CameraPart, FileFacts, Part
+from wdsmix.converters.hdf5.layout import CameraPart, FileFacts, Part, refused_camera
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.slots import match_camera
@@ -15,17 +16,22 @@ from wdsmix.converters.hdf5.slots import match_camera
 from wdsmix.episode import DimensionKind
 
 __all__ = [
+    "JOINTS",
     "absolute",
     "any_shows",
     "assumed_rate",
     "clock_warning",
+    "no_state",
     "one_episode",
+    "plain_cameras",
     "root_has",
     "rows_of",
     "shape_of",
     "wanted_cameras",
 ]
 
+JOINTS = {"state": 6.5, "action": 6.5}
+"""Limits of joint angles in radians: a turn, and a little."""
 _LOOKED_AT = 16
 
 
@@ -156,6 +162,43 @@ def clock_warning(tree: Tree, path: str, unit: float, fps: float) -> list[str]:
     if abs(rate - fps) <= 0.1 * fps:
         return []
     return [f"the times in {path} tell {rate:.3g} frames/s, {fps:.4g} are taken; give --fps to set it"]
+
+
+def plain_cameras(
+    options: Hdf5Options,
+    paths: Mapping[str, str],
+    order: Literal["rgb", "bgr"] = "rgb",
+    flip: Literal["none", "vertical", "rot180"] = "none",
+) -> tuple[dict[str, CameraPart], list[str]]:
+    """Cameras that are read alike, and warnings of those whose names no set can keep.
+
+    Args:
+        options: Of the family; they overrule the rest.
+        paths: Key -> dataset or group.
+        order: Of colours.
+        flip: What undoes the orientation.
+    """
+    order, flip = options.jpeg_order or order, options.image_flip or flip
+    found: dict[str, CameraPart] = {}
+    warnings: list[str] = []
+    for key, path in paths.items():
+        if refused := refused_camera(key):
+            warnings += refused
+        else:
+            found[key] = CameraPart(path=path, order=order, flip=flip)
+    return found, warnings
+
+
+def no_state(tree: Tree, where: str, expected: str) -> Hdf5Error:
+    """The fault of an episode that has none of the keys of the state; lists what is there."""
+    return Hdf5Error(
+        "none of the default state keys",
+        path=str(tree.path),
+        where=where,
+        expected=expected,
+        found=", ".join(tree.children(where)[:30]) or "nothing",
+        hint="name the keys of the state with --state KEY,KEY",
+    )
 
 
 def wanted_cameras(options: Hdf5Options, found: Mapping[str, CameraPart]) -> dict[str, CameraPart]:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.hdf5.faults import Hdf5Error, library_errors
-from wdsmix.converters.hdf5.inflate import inflates_beyond, large_chunks, odd_pipeline
+from wdsmix.converters.hdf5.inflate import inflates_beyond, odd_pipeline, watched_chunks
 from wdsmix.converters.hdf5.preflight import open_file
 from wdsmix.converters.slots import natural_key
 
@@ -46,6 +46,8 @@ class Budget:
     """Bytes of one picture, encoded or raw."""
     chunk_bytes: int = 1 << 30
     """Bytes of one chunk behind a filter, which HDF5 inflates whole."""
+    shared_bytes: int = 4 << 30
+    """Bytes of rows of variable length that are read at once, if all of them were as large as the file."""
     pixels: int = 89_478_485
     """Pixels of one picture (Pillow's own limit)."""
     ratio: int = 1_200
@@ -69,6 +71,7 @@ class Tree:
         self.notes: dict[str, object] = {}
         """What a dialect has worked out about the whole file, to be used for each of its episodes."""
         self.file: h5py.File = open_file(path)
+        self._bytes = path.stat().st_size
         self._root: h5py.Group = self.file["/"]
         self._seen: dict[tuple[str, ...], h5py.Group | h5py.Dataset | None] = {}
         self._large: dict[str, dict[tuple[int, ...], bool]] = {}
@@ -271,7 +274,7 @@ class Tree:
             if name not in self._large:
                 if odd_pipeline(dataset):
                     raise self._refuse(name, "compressed twice", "one compression", None)
-                self._large[name] = dict.fromkeys(large_chunks(dataset), False)
+                self._large[name] = dict.fromkeys(watched_chunks(dataset), False)
             for place, looked in self._large[name].items():
                 if looked or place[0] + dataset.chunks[0] <= start or (stop is not None and place[0] >= stop):
                     continue
@@ -280,6 +283,14 @@ class Tree:
                         name, "a chunk that inflates past its size", "as many bytes as declared", f"more, at {place}"
                     )
                 self._large[name][place] = True
+
+    def at_once(self, most: int) -> int:
+        """How many rows of variable length may be read at once: they can share bytes, so that each may be all of them.
+
+        Args:
+            most: Rows that are wanted.
+        """
+        return max(1, min(most, self.budget.shared_bytes // max(1, self._bytes)))
 
     def read_vector(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[np.generic]:
         """Reads rows of a numeric dataset, after looking at its size.

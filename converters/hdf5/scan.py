@@ -12,6 +12,8 @@ import json
 import os
 import pickle
 import queue
+import re
+import resource
 import subprocess
 import sys
 import threading
@@ -36,6 +38,8 @@ from wdsmix.texts import printable
 __all__ = ["EpisodeScan", "FileScan", "scan_file", "scan_files", "serve"]
 
 _TIMEOUT_S = 900.0
+_MEMORY = 4 << 30
+"""Bytes that a child may take beyond those it starts with: texts of a crafted file can share their bytes."""
 _START = "import sys; sys.path[:] = sys.argv[1:]; from wdsmix.converters.hdf5.scan import serve; serve()"
 """What a child runs: the modules of its parent, never those of a working folder that may hold anything."""
 
@@ -107,6 +111,8 @@ def scan_file(root: Path, file: str, options: Hdf5Options) -> FileScan:
         result.unknown = fault.message.startswith(UNKNOWN)
     except ConfigError as error:
         result.fault, result.config = str(error), True
+    except MemoryError:
+        result.fault, result.check = "refused: its metadata need too much memory", "safe"
     return result
 
 
@@ -253,7 +259,7 @@ class _Child:
     """One scanning process, started when first asked and again after it died."""
 
     def __init__(self, root: Path, options: Hdf5Options) -> None:
-        self._hello = base64.b64encode(pickle.dumps((root, options))) + b"\n"
+        self._hello = base64.b64encode(pickle.dumps((root, options, _MEMORY))) + b"\n"
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, file: str) -> FileScan:
@@ -318,12 +324,25 @@ def _parse(line: bytes) -> FileScan:
     return FileScan(**plain)
 
 
+def _bound_memory(more: int) -> None:
+    """Lets allocations fail once this process has taken so many bytes more, where the system can."""
+    try:
+        held = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    except OSError:
+        return
+    if held is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = (int(held[1]) << 10) + more
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
 def serve() -> None:
     """The loop of a child."""
     leave_stops_to_parent()  # it ends this by closing its stdin
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints goes to stderr
-    root, options = pickle.loads(base64.b64decode(sys.stdin.buffer.readline()))
+    root, options, memory = pickle.loads(base64.b64decode(sys.stdin.buffer.readline()))
+    _bound_memory(memory)
     answers.write(b"ready\n")
     for line in sys.stdin.buffer:
         try:

@@ -8,6 +8,7 @@ import unicodedata
 
 import h5py
 import numpy as np
+from wdsmix.converters.hdf5.faults import no_memory
 
 __all__ = [
     "MAX_ATTRIBUTE_BYTES",
@@ -92,13 +93,20 @@ def number(value: object) -> float | None:
         except ValueError:
             return None
     if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
-        result = float(value)
+        try:
+            result = float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            return None
         return result if math.isfinite(result) else None
     return None
 
 
 def attribute(owner: h5py.HLObject, name: str) -> object:
-    """An attribute's value; None where it is absent, over-long, or can't be read."""
+    """An attribute's value; None where it is absent, over-long, or can't be read.
+
+    Raises:
+        MemoryError: its texts, which can share their bytes, are more than memory holds.
+    """
     try:
         if name not in owner.attrs:
             return None
@@ -106,10 +114,12 @@ def attribute(owner: h5py.HLObject, name: str) -> object:
         if identifier.get_storage_size() > MAX_ATTRIBUTE_BYTES:
             return None
         try:
-            return owner.attrs[name]  # type: ignore[no-any-return]
+            return owner.attrs[name]
         except UnicodeDecodeError:
             return _raw_string(identifier)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError):
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        if no_memory(error):
+            raise MemoryError from error
         return None
 
 

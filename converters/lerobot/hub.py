@@ -55,8 +55,9 @@ def _busy(error: BaseException | None) -> _BusyError | None:
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
         if status in _TRANSIENT:
+            headers = getattr(response, "headers", None)
             try:
-                wait = float(response.headers.get("Retry-After") or 0)
+                wait = float((headers.get("Retry-After") if headers is not None else None) or 0)
             except (AttributeError, ValueError):
                 wait = 0.0
             return _BusyError(status, wait)

@@ -67,8 +67,7 @@ def read_modality(tree: Tree) -> Modality:
 
 def _part(where: str, name: str, raw: object, column: str) -> ModalityPart:
     start, end = (raw.get("start"), raw.get("end")) if isinstance(raw, dict) else (None, None)
-    whole = type(start) is int and type(end) is int
-    if not isinstance(raw, dict) or not whole or not 0 <= start < end:
+    if not isinstance(raw, dict) or type(start) is not int or type(end) is not int or not 0 <= start < end:
         raise DataError(
             "not a slice", path="meta/modality.json", where=where, expected="start < end", found=str(raw)[:200]
         )

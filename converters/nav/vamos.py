@@ -20,7 +20,7 @@ from wdsmix.converters.nav.layout import Opened, Scan
 from wdsmix.converters.nav.options import NavOptions
 from wdsmix.converters.slots import natural_key
 
-from wdsmix.episode import Image, VectorSpec
+from wdsmix.episode import DimensionKind, Image, VectorSpec
 from wdsmix.errors import DataError
 from wdsmix.imaging import sniff
 
@@ -42,6 +42,7 @@ _DEPTH = 3
 _BATCH = 64
 _LONG_FACT = 4000
 _FAR = 1e6
+_KIND: DimensionKind = "absolute"
 
 
 def find(root: Path) -> list[str]:
@@ -67,7 +68,7 @@ def specs(points: int) -> dict[str, VectorSpec]:
     """Names of the path's numbers."""
     names = tuple(f"{axis}_{k + 1}" for k in range(points) for axis in "xy")
     count = 2 * points
-    return {"action": VectorSpec(names=names, units=("m",) * count, kinds=("absolute",) * count)}
+    return {"action": VectorSpec(names=names, units=("m",) * count, kinds=(_KIND,) * count)}
 
 
 def resampled(path: npt.NDArray[np.float64], points: int) -> npt.NDArray[np.float64]:

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from wdsmix.converters.loose import LoosePictures, refuse_link
@@ -21,7 +22,7 @@ from wdsmix.converters.unitree.recording import RawEpisode, load_episode
 from wdsmix.converters.unitree.report import Report
 from wdsmix.converters.unitree.tables import part_names
 
-from wdsmix.episode import Camera, Episode, EpisodeRef, SourceInfo, VectorSpec
+from wdsmix.episode import Camera, DimensionKind, Episode, EpisodeRef, SourceInfo, VectorSpec
 from wdsmix.errors import ConfigError, DataError
 
 __all__ = ["RawSource", "Scan", "scan_place"]
@@ -29,6 +30,7 @@ __all__ = ["RawSource", "Scan", "scan_place"]
 _DEFAULT_FPS = 30.0
 _PARALLEL_BYTES = 64 << 20
 _MAX_WARNINGS = 50
+_KIND: DimensionKind = "absolute"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -237,7 +239,7 @@ class RawSource:
         name = (self._root / scan.place.folder).resolve().name
         file = name if scan.place.folder == "." else scan.place.folder
         if scan.fault is not None:
-            kind = "filter" if scan.kind == "filter" else "episode"
+            kind: Literal["filter", "episode"] = "filter" if scan.kind == "filter" else "episode"
             return EpisodeRef(id=name, file=file, frames=0, fault=scan.fault, fault_kind=kind)
         return EpisodeRef(
             id=name,
@@ -295,7 +297,7 @@ class RawSource:
             unit = {"": "rad", "qvel": "rad/s", "torque": "Nm"}.get(of, "")
             turns = bare.endswith("_arm") or (bare.endswith("_ee") and width != 6) or bare == "waist"
             units += [unit if turns else ""] * width
-        return VectorSpec(names=tuple(names), units=tuple(units), kinds=("absolute",) * len(names))
+        return VectorSpec(names=tuple(names), units=tuple(units), kinds=(_KIND,) * len(names))
 
     def read(self, ref: EpisodeRef) -> Episode:
         """Opens one recording.

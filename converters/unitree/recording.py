@@ -250,8 +250,9 @@ def _complete(
 def _fps(info: Mapping[str, Any]) -> float:
     image = info.get("image")
     value = image.get("fps") if isinstance(image, dict) else None
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10_000
-    return float(value) if good else 0.0
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10_000:
+        return float(value)
+    return 0.0
 
 
 def _measured(items: Sequence[Mapping[str, Any]]) -> float:

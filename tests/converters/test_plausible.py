@@ -54,6 +54,13 @@ def test_each_finding():
     assert seen(state=np.zeros_like(STATE), cam0=[jpeg(7)] * 3).frozen == ()
     assert seen(cam1=PICTURES["cam0"]).twins == (("cam0", "cam1"),)
     assert seen(cam1=[b"no picture"] * 3).black == ()
+    assert seen(cam1=[jpeg(8), jpeg(9), black()]).darkened == ("cam1",)
+    assert seen(cam1=[black()] * 3).darkened == ()
+    killed = STATE.copy()
+    killed[40:] = 0
+    assert seen(state=killed).unwritten
+    assert not seen(state=killed[:41]).unwritten
+    assert not seen(state=np.concatenate([STATE[:, :1], np.zeros((5, 1), np.float32)])).unwritten  # a counter, perhaps
 
 
 def test_findings_are_counted_with_the_first():
@@ -88,6 +95,16 @@ def test_values_far_out(values, unit, said):
     told = far_values(streams, {"state": stats(*values)})
     assert bool(told) == bool(said)
     assert not said or (said in told[0] and "elbow" in told[0])
+
+
+@pytest.mark.parametrize(
+    ("most", "limit", "said"), [(1.4, 1.0, True), (1.005, 1.0, False), (8.5, 6.5, True), (3, 6.5, False)]
+)
+def test_values_beyond_what_such_data_hold(most, limit, said):
+    streams = Streams(names={"action": ["twist"]}, kinds={}, fps=10, limits={"action": limit})
+    told = far_values(streams, {"action": stats(-1, -1, 1, most), "state": stats(-1, -1, 1, 9)})
+    assert bool(told) == said
+    assert not said or f"twist reaches -1 ... {most:g}, beyond the {limit:g}" in told[0]
 
 
 def test_a_conversion_and_a_check_tell_them(tmp_path, capsys):

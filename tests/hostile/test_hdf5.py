@@ -97,6 +97,42 @@ def test_killed_writer(folder):
     assert "h5clear" in fault
 
 
+def test_held_by_a_writer(folder):
+    path = folder / "chunk_002.hdf5"
+    written = write_platform(path, episodes=[1])["episode_001"]
+    code = (
+        "import h5py, sys\n"
+        f"f = h5py.File({str(path)!r}, 'a')\n"
+        "f['later'] = 1; f.flush(); print('open', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"open\n"
+        source = open_source(folder)
+        (ref,) = [ref for ref in source.episodes() if ref.file == "chunk_002.hdf5"]
+        np.testing.assert_array_equal(read_all(source, ref)[0]["action"], written["action"])
+        writer.communicate()
+
+
+def test_a_chunk_whose_checksum_is_wrong(folder):
+    path = folder / "chunk_002.hdf5"
+    write_platform(path, episodes=[1])
+    with h5py.File(path, "a") as file:
+        group = file["data/episode_001"]
+        values = group["action"][...]
+        del group["action"]
+        made = group.create_dataset("action", data=values, chunks=values.shape, fletcher32=True)
+        at = made.id.get_chunk_info(0).byte_offset
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    source = open_source(folder)
+    (ref,) = [ref for ref in source.episodes() if ref.file == "chunk_002.hdf5"]
+    with pytest.raises(DataError, match="action") as caught:
+        read_all(source, ref)
+    assert "damaged" in (caught.value.hint or "")
+
+
 def test_damaged_in_the_middle(folder):
     path = folder / "chunk_002.hdf5"
     write_platform(path, storage="padded", episodes=[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -246,7 +247,8 @@ def _text(
     """Writes one line, cut to the room there is."""
     text = " ".join(text.split())
     if draw.textlength(text, font=font) > room:
-        while text and draw.textlength(text + "…", font=font) > room:
-            text = text[:-1]
-        text += "…"
+        fitting = bisect_left(
+            range(len(text)), True, key=lambda k: draw.textlength(text[: k + 1] + "…", font=font) > room
+        )
+        text = text[:fitting] + "…"
     draw.text(place, text, font=font, fill=ink)

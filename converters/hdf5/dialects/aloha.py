@@ -31,7 +31,7 @@ from wdsmix.converters.hdf5.layout import (
     refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import absolute, assumed_rate, one_episode, rows_of
+from wdsmix.converters.hdf5.rules import JOINTS, absolute, assumed_rate, one_episode, rows_of
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
 from wdsmix.converters.hdf5.strings import attribute, clean_text, number
@@ -194,6 +194,7 @@ DIALECTS = [
         groups=one_episode,
         facts=_facts,
         layout=_layout,
+        limits=JOINTS,
         state="qpos (of observations)",
         action="action",
         cameras="observations/images/*",

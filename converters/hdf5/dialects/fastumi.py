@@ -16,17 +16,15 @@ from dataclasses import replace
 
 from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.layout import (
-    CameraPart,
     Dialect,
     EpisodeLayout,
     FileFacts,
     Part,
     find_parts,
     read_text,
-    refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import absolute, assumed_rate, one_episode
+from wdsmix.converters.hdf5.rules import absolute, assumed_rate, one_episode, plain_cameras
 from wdsmix.converters.hdf5.safe import Tree, join
 
 __all__ = ["DIALECTS"]
@@ -72,17 +70,12 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 
 
 def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
-    cameras: dict[str, CameraPart] = {}
-    warnings: list[str] = []
+    paths: dict[str, str] = {}
     for arm in _arms(tree):
         images = join(arm, "observations/images")
-        for name in tree.children(images):
-            key = name if arm == "/" else f"{arm.strip('/')}_{name}"
-            if refused := refused_camera(key):
-                warnings += refused
-                continue
-            order = options.jpeg_order or "bgr"
-            cameras[key] = CameraPart(path=join(images, name), order=order, flip=options.image_flip or "none")
+        prefix = "" if arm == "/" else arm.strip("/") + "_"
+        paths.update({prefix + name: join(images, name) for name in tree.children(images)})
+    cameras, warnings = plain_cameras(options, paths, "bgr")
     if cameras and not options.jpeg_order:
         warnings.append("FastUMI pictures are taken as blue first; if colours look wrong: --jpeg-order rgb")
     state = _parts(tree, options.state or ("qpos",), ("observations", ""), "state")

@@ -27,9 +27,9 @@ from wdsmix.converters.hdf5.dialects.robomimic import (
     key_cameras,
     rewards_and_dones,
 )
-from wdsmix.converters.hdf5.faults import Hdf5Error
 from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, FileFacts, find_parts
 from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.rules import no_state
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import attribute, clean_text, json_object, text
 
@@ -109,14 +109,7 @@ def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> E
     if default is None and tree.dataset(join(group, "robot_states")) is not None:
         default = ("robot_states",)
     if not default and not options.state:
-        raise Hdf5Error(
-            "none of the default state keys",
-            path=str(tree.path),
-            where=join(group, "obs"),
-            expected="ee_states and gripper_states, or joint_states and gripper_states",
-            found=", ".join(there[:30]) or "nothing",
-            hint="name the keys of the state with --state KEY,KEY",
-        )
+        raise no_state(tree, join(group, "obs"), "ee_states and gripper_states, or joint_states and gripper_states")
     problem, _ = json_object(_data_attribute(tree, "problem_info"))
     language = _language(problem.get("language_instruction"))
     cameras, warnings = key_cameras(tree, group, options, _flip(tree)[0])
@@ -139,6 +132,7 @@ DIALECTS = [
         groups=demo_groups,
         facts=_facts,
         layout=_layout,
+        limits={"action": 1.0},
         pairing="same row (released files hold the observation after the action: --obs-shift -1)",
         state="ee_states, gripper_states (of obs)",
         action="actions",

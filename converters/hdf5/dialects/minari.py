@@ -81,6 +81,7 @@ def _holds_pictures(tree: Tree, path: str, dataset: h5py.Dataset) -> bool:
     if len(shape) != 2 or dataset.dtype.kind not in "iu" or dataset.dtype.itemsize != 1 or shape[0] == 0:
         return False
     tree.check_stored(path, dataset)
+    tree.check_inflated(path, dataset, 0, 1)
     with library_errors(tree.path, path):
         return sniff(dataset[0, :16].tobytes()) is not None
 
@@ -125,6 +126,7 @@ def _instruction(tree: Tree, group: str) -> str:
         named = key.rsplit("/", 1)[-1].lower() in _TEXTS
         if named and len(dataset.shape or ()) == 1 and dataset.shape[0] and h5py.check_string_dtype(dataset.dtype):
             tree.check_stored(join(base, key), dataset)
+            tree.check_inflated(join(base, key), dataset, 0, 1)
             with library_errors(tree.path, join(base, key)):
                 return text(dataset[0])[0] or ""
     return ""

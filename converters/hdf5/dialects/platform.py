@@ -25,9 +25,9 @@ from wdsmix.converters.hdf5.layout import (
     find_parts,
     read_text,
     read_value,
-    refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
+from wdsmix.converters.hdf5.rules import plain_cameras
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import number
 
@@ -64,18 +64,11 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 
 
 def _cameras(tree: Tree, group: str, options: Hdf5Options) -> tuple[dict[str, CameraPart], list[str]]:
-    order, flip = options.jpeg_order or "rgb", options.image_flip or "none"
-    found = {}
-    for name in tree.children(group):
-        if name.startswith(_IMAGES):
-            found[name[len(_IMAGES) :]] = CameraPart(path=join(group, name), order=order, flip=flip)
     nested = join(group, "observation/images")
-    if tree.group(nested) is not None:
-        for name in tree.children(nested):
-            found.setdefault(name, CameraPart(path=join(nested, name), order=order, flip=flip))
-    found = {name: camera for name, camera in found.items() if "depth" not in name.lower()}
-    warnings = [warning for name in found for warning in refused_camera(name)]
-    return {name: camera for name, camera in found.items() if not refused_camera(name)}, warnings
+    paths = {name: join(nested, name) for name in tree.children(nested)}
+    dotted = [name for name in tree.children(group) if name.startswith(_IMAGES)]
+    paths.update({name[len(_IMAGES) :]: join(group, name) for name in dotted})  # this spelling comes first
+    return plain_cameras(options, {name: path for name, path in paths.items() if "depth" not in name.lower()})
 
 
 def _parts(tree: Tree, group: str, given: tuple[str, ...], default: str, what: str) -> list[Part]:

@@ -35,7 +35,7 @@ from wdsmix.converters.hdf5.layout import (
 )
 from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import shape_of
+from wdsmix.converters.hdf5.rules import no_state, plain_cameras, shape_of
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import (
     MAX_ATTRIBUTE_BYTES,
@@ -210,14 +210,7 @@ def _default_state(tree: Tree, group: str) -> list[str]:
     robots = sorted({found[0] for name in names if (found := re.match(r"robot\d+", name))}, key=natural_key)
     keys = [f"{robot}_{key}" for robot in robots for key in _STATE if f"{robot}_{key}" in names]
     if not keys:
-        raise Hdf5Error(
-            "none of the default state keys",
-            path=str(tree.path),
-            where=join(group, "obs"),
-            expected=", ".join(f"robot0_{key}" for key in _STATE),
-            found=", ".join(names[:30]) or "nothing",
-            hint="name the keys of the state with --state KEY,KEY",
-        )
+        raise no_state(tree, join(group, "obs"), ", ".join(f"robot0_{key}" for key in _STATE))
     return keys
 
 
@@ -232,18 +225,14 @@ def key_cameras(
         options: Of the family.
         flip: What undoes the orientation, unless the options say.
     """
-    found: dict[str, CameraPart] = {}
-    warnings: list[str] = []
+    paths: dict[str, str] = {}
     for name in tree.children(join(group, "obs")):
-        path = join(group, "obs", name)
         wanted = name in options.cameras.values()
         if not wanted and (not name.endswith(("_image", "_rgb")) or "depth" in name):
             continue
-        if refused := refused_camera(name):
-            warnings += refused
-        elif tree.dataset(path) is not None:
-            found[name] = CameraPart(path=path, order=options.jpeg_order or "rgb", flip=options.image_flip or flip)
-    return found, warnings
+        if refused_camera(name) or tree.dataset(join(group, "obs", name)) is not None:
+            paths[name] = join(group, "obs", name)
+    return plain_cameras(options, paths, flip=flip)
 
 
 def rewards_and_dones(tree: Tree, group: str, reward: str = "rewards", done: str = "dones") -> dict[str, Part]:
@@ -283,6 +272,7 @@ DIALECTS = [
         groups=demo_groups,
         facts=demo_facts,
         layout=_layout,
+        limits={"action": 1.0},
         state="robot<i>_eef_pos, robot<i>_eef_quat, robot<i>_gripper_qpos (of obs)",
         action="actions",
         cameras="obs/*_image",

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from wdsmix.converters.hdf5.faults import Hdf5Error
@@ -29,10 +30,17 @@ from wdsmix.converters.hdf5.layout import (
     Part,
     find_parts,
     read_text,
-    refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import absolute, assumed_rate, one_episode, root_has, rows_of
+from wdsmix.converters.hdf5.rules import (
+    JOINTS,
+    absolute,
+    assumed_rate,
+    one_episode,
+    plain_cameras,
+    root_has,
+    rows_of,
+)
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.strings import attribute, number
 
@@ -93,14 +101,8 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 
 def _cameras(tree: Tree, options: Hdf5Options) -> tuple[dict[str, CameraPart], list[str]]:
     folder = _embodiment(tree)
-    order = options.jpeg_order or ("bgr" if folder.startswith(_SWAPPED) else "rgb")
-    found: dict[str, CameraPart] = {}
-    warnings: list[str] = []
-    for name in tree.children(_IMAGES):
-        if refused := refused_camera(name):
-            warnings += refused
-            continue
-        found[name] = CameraPart(path=join(_IMAGES, name), order=order, flip=options.image_flip or "none")
+    order: Literal["rgb", "bgr"] = "bgr" if folder.startswith(_SWAPPED) else "rgb"
+    found, warnings = plain_cameras(options, {name: join(_IMAGES, name) for name in tree.children(_IMAGES)}, order)
     if found and not options.jpeg_order and not folder.startswith((*_SWAPPED, *_PLAIN)):
         warnings.append(
             "colour order of RoboMIND differs by robot, and no folder h5_<embodiment> tells which this is: taken as "
@@ -166,6 +168,7 @@ DIALECTS = [
         groups=one_episode,
         facts=_facts,
         layout=_layout,
+        limits=JOINTS,
         pairing="same row (of the next row where nothing is commanded)",
         state="joint_position or joint_position_left, _right (of puppet or franka)",
         action="the same of master, else of the next row",

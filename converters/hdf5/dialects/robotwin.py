@@ -29,11 +29,18 @@ from wdsmix.converters.hdf5.layout import (
     find_parts,
     read_text,
     read_value,
-    refused_camera,
 )
 from wdsmix.converters.hdf5.mapping import FASTEST, SLOWEST
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import absolute, assumed_rate, one_episode, root_has, rows_of
+from wdsmix.converters.hdf5.rules import (
+    JOINTS,
+    absolute,
+    assumed_rate,
+    one_episode,
+    plain_cameras,
+    root_has,
+    rows_of,
+)
 from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
 from wdsmix.converters.hdf5.strings import number
@@ -56,13 +63,7 @@ _SWAPPED = "RoboTwin pictures are taken as red and blue swapped; if colours look
 
 
 def _cameras(options: Hdf5Options, paths: Mapping[str, str]) -> tuple[dict[str, CameraPart], list[str]]:
-    order, flip = options.jpeg_order or "bgr", options.image_flip or "none"
-    found, warnings = {}, []
-    for name, path in paths.items():
-        if refused := refused_camera(name):
-            warnings += refused
-        else:
-            found[name] = CameraPart(path=path, order=order, flip=flip)
+    found, warnings = plain_cameras(options, paths, "bgr")
     if found and not options.jpeg_order:
         warnings.append(_SWAPPED)
     return found, warnings
@@ -174,6 +175,7 @@ DIALECTS = [
         groups=one_episode,
         facts=_v1_facts,
         layout=_v1_layout,
+        limits=JOINTS,
         state="{left, right}_{arm, ee}_joint_states (of state)",
         action="the same (of action)",
         cameras="vision/*/colors",
@@ -187,6 +189,7 @@ DIALECTS = [
         groups=one_episode,
         facts=_legacy_facts,
         layout=_legacy_layout,
+        limits=JOINTS,
         pairing="action of the next row",
         state="{left, right}_{arm, gripper} (of joint_action), else vector",
         action="the same of the next row",

@@ -11,16 +11,14 @@ The dots are part of the names.
 from __future__ import annotations
 
 from wdsmix.converters.hdf5.layout import (
-    CameraPart,
     Dialect,
     EpisodeLayout,
     FileFacts,
     find_parts,
     read_text,
-    refused_camera,
 )
 from wdsmix.converters.hdf5.options import Hdf5Options
-from wdsmix.converters.hdf5.rules import absolute, assumed_rate, one_episode
+from wdsmix.converters.hdf5.rules import JOINTS, absolute, assumed_rate, one_episode, plain_cameras
 from wdsmix.converters.hdf5.safe import Tree, join
 
 __all__ = ["DIALECTS"]
@@ -41,19 +39,14 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
 
 
 def _layout(tree: Tree, group: str, options: Hdf5Options, facts: FileFacts) -> EpisodeLayout:
-    order, flip = options.jpeg_order or "rgb", options.image_flip or "none"
     names = [name for name in tree.children("/") if name.startswith(_IMAGES) and "depth" not in name]
-    keys = {name: name[len(_IMAGES) :] for name in names}
+    cameras, warnings = plain_cameras(options, {name[len(_IMAGES) :]: join(name) for name in names})
     return EpisodeLayout(
         state=find_parts(tree, "/", options.state or ("observation.state",), what="state"),
         action=find_parts(tree, "/", options.action or ("qpos_action",), what="action"),
-        cameras={
-            key: CameraPart(path=join(name), order=order, flip=flip)
-            for name, key in keys.items()
-            if not refused_camera(key)
-        },
+        cameras=cameras,
         task=read_text(tree, "/", "task")[0] or options.instruction,
-        warnings=[warning for key in keys.values() for warning in refused_camera(key)],
+        warnings=warnings,
     )
 
 
@@ -66,6 +59,7 @@ DIALECTS = [
         groups=one_episode,
         facts=_facts,
         layout=_layout,
+        limits=JOINTS,
         state="observation.state",
         action="qpos_action",
         cameras="observation.image.*",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -17,10 +19,11 @@ from helpers.hdf5_fixtures import (
     write_platform,
     write_robomimic,
 )
-from wdsmix.converters.hdf5 import HELP
+from wdsmix.converters.hdf5 import dialects
 from wdsmix.converters.hdf5.dialects import all_dialects
 from wdsmix.converters.hdf5.mapping import TEMPLATE, Mapped
 
+from wdsmix import cli
 from wdsmix.errors import ConfigError, DataError
 from wdsmix.imaging import decode_rgb
 
@@ -222,11 +225,53 @@ def test_other_rates_are_a_fault_of_the_fewer(tmp_path):
     assert "50 frames/s" in refs[2].fault
 
 
-def test_the_help_names_every_dialect_that_converts():
+def test_limits_hold_for_what_all_dialects_share(tmp_path):
+    (tmp_path / "both").mkdir()
+    write_robomimic(tmp_path / "both/a.hdf5")
+    write_aloha(tmp_path / "b.hdf5")
+    write_robomimic(tmp_path / "a.hdf5")
+    assert open_source(tmp_path / "a.hdf5").describe().details["limits"] == {"action": 1.0}
+    assert open_source(tmp_path / "b.hdf5").describe().details["limits"] == {"state": 6.5, "action": 6.5}
+    assert open_source(tmp_path).describe().details["limits"] == {"action": 6.5}
+    assert "limits" not in open_source(tmp_path / "a.hdf5", "--action", "states").describe().details
+    write_platform(tmp_path / "c.hdf5")
+    assert "limits" not in open_source(tmp_path).describe().details
+
+
+def test_the_list_of_dialects_is_made_of_them(capsys):
+    assert cli.main(["convert", "hdf5", "--dialects"]) == 0
+    shown = capsys.readouterr().out
     for name, dialect in all_dialects().items():
-        assert dialect.refusal or dialect.layout is not None
-        assert name in HELP or dialect.layout is None
-        assert dialect.summary
+        assert f"\n{name}: " in f"\n{shown}"
+        for words in (dialect.state, dialect.action, dialect.cameras, dialect.rate, dialect.pairing):
+            assert words
+            assert words in shown
+
+
+def test_a_dialect_is_one_module(tmp_path, monkeypatch):
+    (tmp_path / "newcomer.py").write_text(
+        "from wdsmix.converters.hdf5.layout import Dialect, EpisodeLayout, Part\n"
+        "from wdsmix.converters.hdf5.rules import assumed_rate, one_episode, plain_cameras, root_has\n"
+        "def layout(tree, group, options, facts):\n"
+        "    cameras, warnings = plain_cameras(options, {'eye': '/eye'})\n"
+        "    part = Part(path='/pose', name='pose')\n"
+        "    return EpisodeLayout(state=[part], action=[part], cameras=cameras, task='x', warnings=warnings)\n"
+        "DIALECTS = [Dialect(name='newcomer', rank=5, summary='pose, eye', matches=root_has('pose', 'eye'),\n"
+        "    groups=one_episode, facts=lambda tree, options: assumed_rate(options, 7, 'these'), layout=layout)]\n"
+    )
+    monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path)])
+    all_dialects.cache_clear()
+    try:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["pose"], file["eye"] = vectors(5, 3, 0), pictures(5)
+        source = open_source(tmp_path)
+        (ref,) = source.episodes()
+        assert (source.describe().kind, source.describe().fps, ref.frames) == ("hdf5/newcomer", 7, 5)
+        assert len(read_all(source, ref)[1]["cam0"]) == 5
+        assert "newcomer: pose, eye" in dialects.described()
+    finally:
+        all_dialects.cache_clear()
+        sys.modules.pop(f"{dialects.__name__}.newcomer", None)
 
 
 def test_a_hostile_working_folder_runs_no_code(tmp_path, monkeypatch):

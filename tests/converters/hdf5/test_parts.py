@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wdsmix.converters.hdf5 import strings
+from wdsmix.converters.hdf5.language import one_text
 from wdsmix.converters.hdf5.measure import row_map
 from wdsmix.converters.hdf5.sizes import raw_size, strip_padding
 from wdsmix.converters.hdf5.slots import default_slots, match_camera
@@ -43,9 +44,22 @@ def test_numbers_from_every_carrier(value):
         assert strings.number(carrier) == value
 
 
-@pytest.mark.parametrize("value", [None, "", "good", float("nan"), np.inf, [1, 2], np.array([1.0, 2.0]), b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "good", float("nan"), np.inf, [1, 2], np.array([1.0, 2.0]), b"\xff", pytest.param(10**400, id="huge")],
+)
 def test_what_is_no_number(value):
     assert strings.number(value) is None
+
+
+def test_the_first_text_of_a_json_value():
+    assert one_text([[], [" lift  it "], "other"]) == "lift it"
+    assert one_text({"unseen": "no", "seen": ["yes"]}, ("seen", "unseen")) == "yes"
+    assert one_text({"other": "no"}, ("seen",)) == ""
+    deep: object = "too deep"
+    for _ in range(900):
+        deep = [deep]
+    assert one_text([deep, "shallow"]) == "shallow"
 
 
 @pytest.mark.parametrize(
