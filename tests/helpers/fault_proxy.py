@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import http.client
+import os
 import socket
+import stat
 import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -86,6 +91,7 @@ class FaultProxy:
         class Handler(_Handler):
             owner = proxy
 
+        _watch_forks()
         self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -107,6 +113,26 @@ class FaultProxy:
     def seen(self, method: str, part: str = "") -> list[Seen]:
         """Requests of a method whose path holds ``part``."""
         return [entry for entry in list(self.log) if entry.method == method and part in entry.path]
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """A forked child must not hold the server's connections: what is cut here would stay open there, in silence."""
+    os.register_at_fork(after_in_child=_let_go)
+
+
+def _let_go() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for path in list(Path("/proc/self/fd").iterdir()):
+        handle = int(path.name)
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(handle).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(handle)) as link:
+                family = link.family
+            if family == socket.AF_INET:
+                os.dup2(nothing, handle)  # the number stays taken: whoever closes it closes nothing of others
+    os.close(nothing)
 
 
 class _Server(ThreadingHTTPServer):

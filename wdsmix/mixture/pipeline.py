@@ -256,7 +256,13 @@ class Pipeline:
             if self._spares is None or not isinstance(error, DataError) or row < 0:
                 raise error
             task, extras = self._spares.replace(
-                self._assembler, pending.samples, pending.job.draw, pending.memory, row, error
+                self._assembler,
+                pending.samples,
+                pending.job.draw,
+                pending.memory,
+                row,
+                error,
+                None if self._ahead is None else self._ahead.mend,
             )
             pending.tasks[row] = task
             for name, value in extras.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from wdsmix.mixture.catalog import Catalog, OpenSource
 from wdsmix.mixture.decode import RESIZE_FILTER
 from wdsmix.mixture.waypoints import action_mode
+from wdsmix.store.cache import open_cache
 
 __all__ = ["SourcePlan", "plan_sources", "plan_summary"]
 
@@ -44,6 +45,8 @@ class SourcePlan:
     """Frames per second."""
     live_bytes: int
     """About what the order keeps in play: two windows of frames, at most the whole source."""
+    remote: bool
+    """Whether the set lies in a store, so that what is in play should fit into the cache."""
 
 
 def plan_sources(catalog: Catalog, samples: int) -> list[SourcePlan]:
@@ -89,6 +92,7 @@ def _plan(catalog: Catalog, source: OpenSource, samples: int, share: float) -> S
         hz=source.set.manifest.hz,
         frame_bytes=size / frames,
         live_bytes=min(size, round(2 * catalog.config.window * size / frames)),
+        remote=source.set.counts is not None,
     )
 
 
@@ -96,12 +100,14 @@ def plan_summary(catalog: Catalog, samples: int) -> dict[str, object]:
     """What holds for all sources: the sample's layout and the order's options (JSON types)."""
     layout, config = catalog.layout, catalog.config
     wanted = (layout.width, layout.height)
+    remote = any(source.set.counts is not None for source in catalog.sources)
     stored = {size for source in catalog.sources for slot in layout.cameras for size in source.sizes.get(slot, ())}
     return {
         "seed": config.seed,
         "streams": config.streams,
         "window": config.window,
         "block_bytes": config.block_bytes,
+        "cache_room": open_cache(config.cache_folder, config.cache_limit).room() if remote else None,
         "samples": samples,
         "cameras": list(layout.cameras),
         "picture": [layout.height, layout.width],

@@ -2,10 +2,11 @@
 
 The order is arithmetic, so that what comes is known. Two kinds of calls go to threads of their own:
 
-- *demand*: frames of a batch that has just been started and whose blocks are not there yet. A chunk or two a frame, so
-  that the first batches come soon.
+- *demand*: what a batch that has just been started still lacks. The frames alone, a chunk or two each, where its blocks
+  would take long to come, as those of the first batch; else the blocks, which are needed anyway: a request costs as
+  much as a frame.
 - *ahead*: whole blocks, in the order of their first use, up to a window of draws (in which the order of a source turns
-  over its blocks) and a number of bytes before that.
+  over its blocks) and a number of bytes before that; at leisure while there are blocks in demand.
 
 All processes of a node plan the same and share the cache: what one fetches the others leave alone. A rank plans the
 streams that its own batches are drawn from. An error is left to the thread that needs the bytes: it tries once more,
@@ -17,9 +18,11 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -48,22 +51,38 @@ _log = logging.getLogger("wdsmix")
 Int64Array = npt.NDArray[np.int64]
 
 _CONNECTIONS = 8
-_STEP = 16  # parts of a window in which it is planned
+_STEP = 64  # parts of a window in which it is planned, if they have
+_DRAWS = 64  # each, or a sixteenth of the window
 _JOBS = 8  # of an evaluation, planned ahead
 _TRIES = 4  # to find a block whole that another process is fetching
 _FIRST = 1.0  # s, at most, that blocks wait for the frames of the first batch
+_SOON = 2.0  # s: a batch waits for whole blocks if all that it lacks comes in this time
+_LEISURE = 1.0  # s, at most, that each block ahead waits for those in demand
 _FAINT = 0.25  # of the mean: a stream that gives a rank less is left to demand
 
 
 class _Planned:
     """A run of rows that is fetched ahead, or has been."""
 
-    __slots__ = ("bytes", "last", "ready", "rows", "tries", "turn")
+    __slots__ = ("bytes", "last", "ready", "rows", "tries", "turn", "urgent")
 
     def __init__(self, rows: range, last: int, size: int, turn: int) -> None:
         self.rows, self.last, self.bytes, self.turn = rows, last, size, turn
-        self.ready = False
+        self.ready = self.urgent = False
         self.tries = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """Frames of a source that a batch lacks."""
+
+    source: _Source
+    rows: Int64Array
+    """int64 [N]: rows in the source; -1 for a goal in another episode."""
+    shard: Int64Array
+    """int64 [N]."""
+    at: Int64Array
+    """int64 [N]: rows in the shard."""
 
 
 class _Source:
@@ -80,7 +99,8 @@ class _Source:
             block_bytes=config.block_bytes,
         )
         self.window = min(config.window, order.size)
-        self.step = max(1, self.window // _STEP)
+        self.step = max(1, self.window // _STEP, min(_DRAWS, self.window // 16))
+        self.weight = opened.config.weight
         self._reach = min(offsets, default=0), max(offsets, default=0)
         self.mean = float(opened.order.lengths.sum()) / order.size
         self.turn = 0
@@ -141,6 +161,21 @@ class _Source:
         ready = [(known := self.planned.get(start)) is not None and known.ready for start in starts.tolist()]
         return np.array(ready, dtype=bool)
 
+    def blocks(self, rows: Int64Array) -> tuple[list[_Planned], npt.NDArray[np.bool_]]:
+        """Planned blocks of rows that nobody has tried to fetch, and which rows (bool [N]) lie in none of them."""
+        left = rows < 0
+        starts, which = np.unique(self._blocks.first[self._block(rows[~left])], return_inverse=True)
+        known = [self.planned.get(start) for start in starts.tolist()]
+        found = [None if planned is None or planned.tries else planned for planned in known]
+        other = np.array([planned is None for planned in found], dtype=bool)
+        left[~left] = other[which]
+        return [planned for planned in found if planned is not None], left
+
+    def is_open(self, planned: _Planned) -> bool:
+        """Whether the shard of a block is open, so that `span` asks nothing of the store."""
+        e = int(np.searchsorted(self.opened.ends, planned.rows.start, side="right"))
+        return self.opened.set.is_open(int(self.opened.shard[e]))
+
     def passed(self, draw: int) -> list[_Planned]:
         """Forgets blocks that all draws before ``draw`` have used up; returns them."""
         while self.waiting and self.waiting[0][0] < draw:
@@ -198,16 +233,30 @@ class ReadAhead:
         threads = max(2, _CONNECTIONS // (1 if info is None else info.num_workers))
         self._demand = Crew(threads, "wdsmix-demand")
         self._ahead = Crew(threads, "wdsmix-ahead")
+        self._connections = threads * (1 if info is None else info.num_workers)
+        self._pace = 0.0
+        """Bytes per second of one connection, as blocks came of late; 0: none came yet."""
+        self._urgent = 0
+        """Blocks in demand that are not there yet."""
+        self._lock, self._calm = threading.Lock(), threading.Event()
+        self._calm.set()
         self._begun = threading.Event()
         self._last: tuple[int, int] | None = None
         self._counts = [source.set.counts for source in catalog.sources if source.set.counts is not None]
 
     def follow(self, job: Job, samples: Samples) -> None:
-        """A batch is started: has its frames fetched, and what comes after it."""
-        for place, source in self._sources.items():
-            (mine,) = np.nonzero(samples.source == place)
-            if len(mine):
-                self._ask(source, samples, mine)
+        """A batch is started: has what it lacks fetched, and what comes after it."""
+        lacking = [
+            self._lacking(source, samples, mine)
+            for place, source in self._sources.items()
+            if len(mine := np.flatnonzero(samples.source == place))
+        ]
+        if job.cursor:
+            lacking = self._ask_blocks(lacking)
+        for frames in lacking:
+            for number in np.unique(frames.shard).tolist():
+                at = np.unique(frames.at[frames.shard == number])
+                self._submit(self._demand, self._fetch_frames, frames.source.opened, number, at)
         stream = job.draw % self._sizes[job.source] % len(self._streams)
         self._streams = 0.9 * self._streams + np.bincount(stream, minlength=len(self._streams))
         if not self._begun.is_set():  # the frames of the first batch come first
@@ -217,22 +266,81 @@ class ReadAhead:
         else:
             self._look_on(job)
 
-    def _ask(self, source: _Source, samples: Samples, mine: Int64Array) -> None:
-        """Has frames of a batch fetched whose blocks are not there yet."""
+    def _lacking(self, source: _Source, samples: Samples, mine: Int64Array) -> _Frames:
+        """Frames of a batch whose blocks are not there yet."""
         rows = samples.row[mine, None] - samples.frame[mine, None] + samples.observed[mine]
-        late = ~source.is_ready(rows.reshape(-1)).reshape(rows.shape)
-        (b, t) = np.nonzero(late)
-        b = mine[b]
+        (b, t) = np.nonzero(~source.is_ready(rows.reshape(-1)).reshape(rows.shape))
+        rows, b = rows[b, t], mine[b]
         shard = samples.shard[b]
         at = samples.first_row[b] + samples.observed[b, t]
         goal = samples.goal
         if goal is not None:
             own = goal.episode[mine] == samples.episode[mine]
-            rows = np.where(own, samples.row[mine] - samples.frame[mine] + goal.frame[mine], samples.row[mine])
-            far = mine[~(own & source.is_ready(rows))]
+            aim = np.where(own, samples.row[mine] - samples.frame[mine] + goal.frame[mine], -1)
+            late = ~own
+            late[own] = ~source.is_ready(aim[own])
+            far = mine[late]
+            rows = np.concatenate([rows, aim[late]])
             shard, at = np.concatenate([shard, goal.shard[far]]), np.concatenate([at, goal.shard_row[far]])
-        for number in np.unique(shard).tolist():
-            self._submit(self._demand, self._fetch_frames, source.opened, number, np.unique(at[shard == number]))
+        return _Frames(source, rows, shard, at)
+
+    def _ask_blocks(self, lacking: list[_Frames]) -> list[_Frames]:
+        """Asks for whole blocks if all that a batch lacks comes soon enough; returns the frames that are left."""
+        found: list[tuple[_Source, _Planned]] = []
+        left: list[_Frames] = []
+        for frames in lacking:
+            blocks, other = frames.source.blocks(frames.rows)
+            found += [(frames.source, planned) for planned in blocks]
+            left.append(_Frames(frames.source, frames.rows[other], frames.shard[other], frames.at[other]))
+        if sum(planned.bytes for _, planned in found) > _SOON * self._pace * self._connections:
+            return lacking
+        for source, planned in found:
+            if not planned.urgent:
+                planned.urgent = True
+                self._ask_block(source, planned)
+        return left
+
+    def _ask_block(self, source: _Source, planned: _Planned) -> None:
+        """Has a block fetched before all that is only ahead; whoever reads its frames meanwhile waits for it."""
+        end: Callable[[], None] = _nothing
+        if source.is_open(planned):
+            shard, start, stop = source.span(planned.rows)
+            if shard.remote is not None:
+                shard.remote.promise(start, stop)
+                end = functools.partial(shard.remote.withdraw, start, stop)
+        with self._lock:
+            self._urgent += 1
+            self._calm.clear()
+        self._demand.submit(
+            functools.partial(_call, weakref.WeakMethod(self._fetch_urgent), (source, planned), otherwise=end)
+        )
+
+    def _fetch_urgent(self, source: _Source, planned: _Planned) -> None:
+        again = False
+        try:
+            again = self._fetch(source, planned)
+        finally:
+            with self._lock:
+                self._urgent -= 1
+                if not self._urgent:
+                    self._calm.set()
+        if again:
+            self._submit(self._ahead, self._fetch_block, source, planned)
+
+    def _fetch(self, source: _Source, planned: _Planned) -> bool:
+        """Fetches a block; returns whether to look again later, for another process is at a part of it."""
+        began = time.perf_counter()
+        planned.tries += 1
+        try:
+            shard, start, stop = source.span(planned.rows)
+            planned.ready = shard.remote is None or shard.remote.prefetch(start, stop)
+        except WdsmixError as error:
+            _log.debug("left to the thread that needs it: %s", error)
+            return False
+        if planned.ready and planned.tries == 1:
+            pace = (stop - start) / max(time.perf_counter() - began, 1e-6)
+            self._pace = 0.8 * self._pace + 0.2 * pace if self._pace else pace
+        return not planned.ready and planned.tries < _TRIES
 
     def _submit(self, crew: Crew, method: Callable[..., None], *arguments: object) -> None:
         """Has a thread call a method, if there is still somebody who wants it done."""
@@ -267,9 +375,10 @@ class ReadAhead:
                 self._submit(self._ahead, self._finish_block, source, gone)
         mine = self._streams >= _FAINT * self._streams.mean()
         while ahead < self._budget:
-            source = min(self._sources.values(), key=lambda s: (s.until - counts[s.opened.name]) / s.window)
-            if source.until + source.step > counts[source.opened.name] + source.window:
+            sources = [s for s in self._sources.values() if s.until + s.step <= counts[s.opened.name] + s.window]
+            if not sources:
                 break
+            source = min(sources, key=lambda s: (s.until - counts[s.opened.name]) / s.weight)
             for planned in source.plan(mine):
                 ahead += planned.bytes
                 self._submit(self._ahead, self._fetch_block, source, planned)
@@ -291,17 +400,11 @@ class ReadAhead:
             source.until += stride
 
     def _fetch_block(self, source: _Source, planned: _Planned) -> None:
-        if self._ahead.stopped or planned.turn != source.turn:
-            return
         self._begun.wait(_FIRST)
-        try:
-            shard, start, stop = source.span(planned.rows)
-            planned.ready = shard.remote is None or shard.remote.prefetch(start, stop)
-        except WdsmixError as error:
-            _log.debug("not fetched ahead: %s", error)
+        self._calm.wait(_LEISURE)
+        if self._ahead.stopped or planned.turn != source.turn or planned.ready:
             return
-        planned.tries += 1
-        if not planned.ready and planned.tries < _TRIES:  # another process is at a part of it: look again later
+        if self._fetch(source, planned):
             self._submit(self._ahead, self._fetch_block, source, planned)
 
     def _finish_block(self, source: _Source, gone: _Planned) -> None:
@@ -355,10 +458,20 @@ class ReadAhead:
         return self._counts[0].take() if self._counts else Counts()
 
 
-def _call(method: weakref.WeakMethod[Callable[..., None]], arguments: tuple[object, ...]) -> None:
+def _nothing() -> None:
+    pass
+
+
+def _call(
+    method: weakref.WeakMethod[Callable[..., None]],
+    arguments: tuple[object, ...],
+    otherwise: Callable[[], None] = _nothing,
+) -> None:
     found = method()
     if found is not None:
         found(*arguments)
+    else:
+        otherwise()
 
 
 def read_ahead_of(catalog: Catalog) -> ReadAhead | None:

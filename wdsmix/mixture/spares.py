@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ class Spares:
         self._orders = orders
         self._limit = limit
         self.count = 0
+        self._told: set[str] = set()  # a frame is drawn again and again; it is named once
 
     def replace(
         self,
@@ -56,8 +57,18 @@ class Spares:
         memory: BatchMemory,
         b: int,
         error: DataError,
+        mend: Callable[[Assembler, Samples, BatchMemory, Hand, dict[int, BaseException]], None] | None = None,
     ) -> tuple[str, dict[str, object]]:
         """Fills sample ``b`` of a batch from the nearest readable frame; returns its task and extras.
+
+        Args:
+            assembler: Of the batch.
+            samples: Of the batch.
+            draw: int64 [B], which draw of its source each sample is.
+            memory: The batch.
+            b: Which sample.
+            error: Why it can't be read.
+            mend: Reads damaged frames once more from the store, where sets lie in one; see `ReadAhead.mend`.
 
         Raises:
             DataError: the limit is reached, or the block has no readable frame.
@@ -71,7 +82,9 @@ class Spares:
                 found=error.message,
                 hint="max_skipped sets the limit; `wdsmix validate SET --level full` lists all that is damaged",
             ) from error
-        _log.warning("replaced a sample: %s", error)
+        message = str(error)
+        _log.log(logging.DEBUG if message in self._told else logging.WARNING, "replaced a sample: %s", message)
+        self._told.add(message)
         source, row = int(samples.source[b]), int(samples.row[b])
         small = BatchMemory(batch_fields(assembler.layout, 1))
         block = self._orders[source].block(row)
@@ -91,6 +104,8 @@ class Spares:
                 continue
             failed: dict[int, BaseException] = {}
             assembler.fill_pictures(one, small, range(1), Hand(), failed)
+            if failed and mend is not None:
+                mend(assembler, one, small, Hand(), failed)
             if failed:
                 if isinstance(failed[0], DataError):
                     continue

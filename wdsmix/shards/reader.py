@@ -269,6 +269,10 @@ class ShardSet:
             self._stats = read_model(Stats, data.to_pybytes(), self.path / "stats.json")
         return self._stats
 
+    def is_open(self, k: int) -> bool:
+        """Whether a shard is open, so that `shard` asks nothing of a store."""
+        return k in self._shards
+
     def shard(self, k: int) -> ShardFile:
         """Opens a shard; the last few hundred stay mapped.
 

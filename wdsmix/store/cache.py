@@ -133,6 +133,13 @@ class Cache:
                     total += Path(folder, name).stat().st_blocks * 512
         return total
 
+    def room(self) -> int:
+        """Bytes that the cache may take on the disk, as it is now."""
+        return self._room(self.usage())
+
+    def _room(self, usage: int) -> int:
+        return (shutil.disk_usage(self.folder).free + usage) // 2 if self.limit is None else self.limit
+
     def trim(self) -> None:
         """Makes room if the cache has come near its limit, unless another process or thread is at it."""
         if not self._trimming.acquire(blocking=False):
@@ -148,9 +155,7 @@ class Cache:
 
     def _trim(self) -> None:
         usage = self.usage()
-        limit = self.limit
-        if limit is None:
-            limit = (shutil.disk_usage(self.folder).free + usage) // 2
+        limit = self._room(usage)
         if usage <= limit - (limit >> 4):
             return
         goal = limit - (limit >> 3)
@@ -187,11 +192,14 @@ class Cache:
             path = folder / _MANIFEST
             manifest = read_model(Manifest, path.read_bytes(), path)
             files = {entry.name: entry for entry in manifest.files}
-            found = CachedSet(folder, LocalStore(str(folder)), manifest.shards, files, self._fetched, self.counts)
+            with self._lock:
+                # Looked up again: a second table of one set, once it is gone, would take the locks of the first along.
+                if folder not in self._sets:
+                    store = LocalStore(str(folder))
+                    self._sets[folder] = CachedSet(folder, store, manifest.shards, files, self._fetched, self.counts)
+                return self._sets[folder]
         except (OSError, WdsmixError, KeyError):
             return None
-        with self._lock:
-            return self._sets.setdefault(folder, found)
 
     def _remove(self, found: CachedSet) -> int:
         """Removes a set that no process uses; returns its bytes, 0 where it stays."""
@@ -250,7 +258,8 @@ def open_cache(folder: str | Path | None = None, limit: int | None = None) -> Ca
         ConfigError: it can't be made, or belongs to another user.
     """
     chosen = folder or os.environ.get(CACHE_DIR)
-    path = Path(chosen).expanduser().absolute() if chosen else Path("/var/tmp") / f"wdsmix-{os.getuid()}"
+    path = Path(chosen).expanduser() if chosen else Path("/var/tmp") / f"wdsmix-{os.getuid()}"
+    path = path.resolve()  # by whatever name, one folder is one object: locks are the process's, not the object's
     with _lock:
         found = _caches.get(path)
         if found is None:

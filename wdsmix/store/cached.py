@@ -40,10 +40,13 @@ __all__ = ["CachedSet", "CachedTar", "Counts", "place_file"]
 
 REQUEST = 8 << 20
 """Most bytes of one request."""
+_READ = 1 << 19
+"""Bytes asked of a connection at a time: each costs a turn of the interpreter."""
 
 _DONE = 1 << 31
 _TICK = 0.004  # s between two looks at what another process fetches
 _PATIENCE = 60.0  # s without any progress after which a chunk is fetched though another process seems to do so
+_PROMISED = 10.0  # s for which a reader waits for chunks that a thread of this process has said it will fetch
 _GENERATION = 5.0  # s; a region is kept for one to two of them after its last use
 _GENERATIONS = 250
 
@@ -98,6 +101,7 @@ class CachedSet:
         self.used = False
         """Whether this process uses it."""
         self.keeps = bytearray(len(self.table.used))
+        self._promised = bytearray(len(self.table.have))
         self._tars: weakref.WeakValueDictionary[int, CachedTar] = weakref.WeakValueDictionary()
         self.generation = 1
         self.after_fork()
@@ -107,6 +111,7 @@ class CachedSet:
         if self.used:
             self.table.lock_use()
         self.keeps[:] = bytes(len(self.keeps))
+        self._promised[:] = bytes(len(self._promised))
         self._since = time.monotonic()
         self._held: dict[int, int] = {}
         self._busy: dict[int, int] = {}
@@ -217,11 +222,15 @@ class CachedSet:
             StorageError: the store can't be reached or refuses.
         """
         base = self.table.first_chunk[k]
-        last_seen, since = -1, time.monotonic()
+        last_seen = -1
+        since = began = time.monotonic()
         while True:
             runs = self._absent(base + first, base + stop)
             if not runs:
                 return
+            if 1 in self._promised[base + first : base + stop] and time.monotonic() - began < _PROMISED:
+                self._wait()
+                continue
             force = time.monotonic() - since > _PATIENCE
             fetched = [self._fetch(k, a - base, b - base, force=force) for a, b in runs]
             if not any(fetched):
@@ -230,13 +239,33 @@ class CachedSet:
                     last_seen, since = there, time.monotonic()
                 self._wait()
 
+    def promise(self, k: int, start: int, stop: int) -> None:
+        """Says that a thread of this process will soon prefetch bytes ``start`` to ``stop``: readers wait for it."""
+        first, last = self._chunks(k, start, stop)
+        self._promised[first:last] = b"\1" * (last - first)
+
     def prefetch(self, k: int, start: int, stop: int) -> bool:
-        """Fetches what nobody else fetches of bytes ``start`` to ``stop``; whether all is there afterwards."""
+        """Fetches what nobody else fetches of bytes ``start`` to ``stop``; whether all is there afterwards.
+
+        Ends what was promised, whatever comes of it.
+        """
         base = self.table.first_chunk[k]
-        first, last = base + (start >> CHUNK), base + (stop - 1 >> CHUNK) + 1
-        for a, b in self._absent(first, last):
-            self._fetch(k, a - base, b - base)
+        first, last = self._chunks(k, start, stop)
+        try:
+            for a, b in self._absent(first, last):
+                self._fetch(k, a - base, b - base)
+        finally:
+            self.withdraw(k, start, stop)
         return bool(self.table.have[first:last].all())
+
+    def withdraw(self, k: int, start: int, stop: int) -> None:
+        """Takes a promise back."""
+        first, last = self._chunks(k, start, stop)
+        self._promised[first:last] = bytes(last - first)
+
+    def _chunks(self, k: int, start: int, stop: int) -> tuple[int, int]:
+        base = self.table.first_chunk[k]
+        return base + (start >> CHUNK), base + (stop - 1 >> CHUNK) + 1
 
     def _absent(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Runs of chunks that are not there, none longer than a request may be."""
@@ -288,7 +317,7 @@ class CachedSet:
         began = at
         try:
             with self._open(k) as handle:
-                for data in reader.stream(at, end):
+                for data in reader.stream(at, end, _READ):
                     if done == first:
                         self._check_etag(k, reader)
                     _write_all(handle, data, at)
@@ -297,7 +326,6 @@ class CachedSet:
                     if whole > done:
                         self.table.have[base + done : base + whole] = 1
                         done = whole
-                        self._tell()
         except OSError as error:
             raise _unwritable(error, self.folder) from error
         finally:
@@ -465,6 +493,16 @@ class CachedTar:
         if 0 in self._have[first:last]:
             owner.counts.waited += 1
             owner.obtain(self._k, first, last)
+
+    def promise(self, start: int, stop: int) -> None:
+        """See `CachedSet.promise`."""
+        if stop > start:
+            self._owner.promise(self._k, start, stop)
+
+    def withdraw(self, start: int, stop: int) -> None:
+        """See `CachedSet.withdraw`."""
+        if stop > start:
+            self._owner.withdraw(self._k, start, stop)
 
     def prefetch(self, start: int, stop: int) -> bool:
         """See `CachedSet.prefetch`."""

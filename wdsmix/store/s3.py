@@ -10,17 +10,24 @@ import base64
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from wdsmix.errors import ConfigError
 from wdsmix.store.base import MissingObjectError, ObjectInfo, PreconditionError, Store, TransientError, md5
 from wdsmix.store.retry import StoreOptions
+from wdsmix.store.s3_direct import DirectGets
 from wdsmix.store.s3_errors import mapped
 
 __all__ = ["S3Store"]
 
-_clients: dict[tuple[Any, ...], Any] = {}
+
+class _Client(NamedTuple):
+    boto3: Any
+    direct: DirectGets
+
+
+_clients: dict[tuple[Any, ...], _Client] = {}
 _lock = threading.Lock()
 
 
@@ -47,13 +54,14 @@ _CHOICES = (
 )
 
 
-def _client(options: StoreOptions) -> Any:
+def _client(options: StoreOptions) -> _Client:
     """The client of this process for these options and the environment as it is."""
     secret = hash((os.environ.get("AWS_SECRET_ACCESS_KEY"), os.environ.get("AWS_SESSION_TOKEN")))
     key = (options, secret, *(os.environ.get(name) for name in _CHOICES))
     with _lock:
         if key not in _clients:
-            _clients[key] = _connect(options)
+            made = _connect(options)
+            _clients[key] = _Client(made, DirectGets(made))
         return _clients[key]
 
 
@@ -116,7 +124,7 @@ class S3Store(Store):
 
     @property
     def _client(self) -> Any:
-        return _client(self.options)
+        return _client(self.options).boto3
 
     def _name(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
@@ -126,19 +134,21 @@ class S3Store(Store):
 
     def body(self, key: str, start: int = 0, stop: int | None = None, etag: str = "") -> _S3Body:
         """One GetObject; see `Store.body`."""
-        wanted: dict[str, str] = self._at(key)
+        wanted: dict[str, str] = {}
         if start or stop is not None:
             wanted["Range"] = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
         if etag:
             wanted["IfMatch"] = etag
-        with mapped(self.where(key), "GET"):
-            answer = self._client.get_object(**wanted)
-        first, size = 0, int(answer["ContentLength"])
-        if "ContentRange" in answer:
-            span, _, total = answer["ContentRange"].removeprefix("bytes ").partition("/")
-            first = int(span.partition("-")[0])
-            size = int(total) if total.isdigit() else -1
-        return _S3Body(answer["Body"], _info(key, size, answer), first, self.where(key))
+        where, name, direct = self.where(key), self._name(key), _client(self.options).direct
+        with mapped(where, "GET"):
+            response = direct.again(self.bucket, name, where, **wanted)
+            if response is not None:
+                headers = response.headers
+                first, size = _span(headers.get("Content-Range", ""), headers.get("Content-Length", ""))
+                return _S3Body(response.raw, _info(key, size, {"ETag": headers.get("ETag", "")}), first, where)
+            answer = direct.first(self.bucket, name, **wanted)
+        first, size = _span(answer.get("ContentRange", ""), str(answer["ContentLength"]))
+        return _S3Body(answer["Body"], _info(key, size, answer), first, where)
 
     def _head(self, key: str) -> ObjectInfo:
         with mapped(self.where(key), "HEAD"):
@@ -284,6 +294,14 @@ class S3Store(Store):
             if not answer.get("IsTruncated"):
                 return found
             more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer.get("NextUploadIdMarker", "")}
+
+
+def _span(content_range: str, length: str) -> tuple[int, int]:
+    """First byte of an answer, and size of the whole object (-1: it does not tell)."""
+    if not content_range:
+        return 0, int(length) if length.isdigit() else -1
+    span, _, total = content_range.removeprefix("bytes ").partition("/")
+    return int(span.partition("-")[0]), int(total) if total.isdigit() else -1
 
 
 def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:

@@ -9,7 +9,7 @@ from typing import Any
 from wdsmix.errors import ConfigError, DataError, StorageError, WdsmixError
 from wdsmix.store.base import MissingObjectError, NotSupportedError, PreconditionError, TransientError
 
-__all__ = ["mapped"]
+__all__ = ["answered", "mapped"]
 
 _DENIED = frozenset(
     {
@@ -75,7 +75,7 @@ def _translate(error: Exception, where: str, verb: str) -> WdsmixError | None:
 
     path = where or None
     if isinstance(error, known.ClientError):
-        return _answer(error.response, path, verb)
+        return answered(error.response, path, verb)
     kind = type(error).__name__
     if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError)):
         return StorageError("no credentials found", path=path, hint=_CREDENTIALS)
@@ -109,8 +109,14 @@ _WORDS = {
 }
 
 
-def _answer(response: Any, path: str | None, verb: str) -> WdsmixError:
-    """An answer that is an error."""
+def answered(response: Any, path: str | None, verb: str) -> WdsmixError:
+    """The error that an answer is.
+
+    Args:
+        response: As boto3 has it in its ClientError: ResponseMetadata and Error.
+        path: URL of the object.
+        verb: What was asked.
+    """
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(response.get("Error", {}).get("Code", ""))
     said = f"{code} ({status})" if code and code != str(status) else str(status)
