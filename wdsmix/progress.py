@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 __all__ = ["Progress"]
@@ -55,7 +56,7 @@ class Progress:
             self._bar = RichProgress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                MofNCompleteColumn(),
+                DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
                 TextColumn("{task.fields[text]}"),
                 console=Console(file=self._stream),
                 auto_refresh=False,
@@ -99,7 +100,8 @@ class Progress:
             self._bar.refresh()
 
     def _text(self) -> str:
-        parts = [f"{self.rate:,.0f} {self.unit}/s"]
+        slow = self.unit != "bytes" and self.rate < 10
+        parts = [f"{self.rate:.2g} {self.unit}/s" if slow else f"{self._amount(self.rate)}/s"]
         left = self.total - self.done
         if left > 0 and self.done > 0:
             parts.append(f"ETA {_duration(left / self.rate)}")
@@ -108,10 +110,18 @@ class Progress:
         parts += [f"{name} {value}" for name, value in self.fields.items()]
         return "  ".join(parts)
 
+    def _amount(self, number: float) -> str:
+        """So many units; bytes in decimal ones."""
+        if self.unit != "bytes":
+            return f"{number:,.0f} {self.unit}"
+        power = min(int(math.log10(max(number, 1))) // 3, 4)
+        return f"{number / 1000**power:.{1 if power else 0}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
     def _line(self) -> None:
         share = f" ({100 * self.done / self.total:.0f} %)" if self.total else ""
-        total = f"/{self.total:,}" if self.total else ""
-        self._stream.write(f"{self.label}: {self.done:,}{total} {self.unit}{share}  {self._text()}\n")
+        done = f"{self.done:,}/" if self.total and self.unit != "bytes" else ""
+        done += f"{self._amount(self.done)} of " if self.total and self.unit == "bytes" else ""
+        self._stream.write(f"{self.label}: {done}{self._amount(self.total or self.done)}{share}  {self._text()}\n")
         self._stream.flush()
 
 

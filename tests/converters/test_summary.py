@@ -12,7 +12,7 @@ from helpers.fake_source import FakeEpisode, FakeSource, many
 from rich.console import Console
 from wdsmix.converters.base import ConvertOptions
 from wdsmix.converters.run import run
-from wdsmix.converters.summary import exit_code, show, too_many_dropped
+from wdsmix.converters.summary import exit_code, show, too_many_dropped, unreadable_files
 
 from wdsmix.manifest import Dropped
 
@@ -58,6 +58,7 @@ def test_fewer_episodes_than_asked_for_are_told(tmp_path):
 def test_exit_code(kind, code):
     drop = Dropped(episode=1, source_file="a", source_episode="b", kind=kind, reason="x")
     assert exit_code([drop]) == code
+    assert unreadable_files([drop]) == ("1 unreadable file left out: a: x" if code else "")
     assert exit_code([]) == 0
 
 

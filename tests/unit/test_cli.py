@@ -77,3 +77,18 @@ def test_help_lists_every_command(capsys):
 def test_each_command_has_help(command, capsys):
     assert cli.main([command, "--help"]) == 0
     assert f"usage: wdsmix {command}" in capsys.readouterr().out
+
+
+def test_an_unknown_option_is_told_by_its_own_command(capsys):
+    assert cli.main(["gc", "url", "--older-then", "3"]) == 2
+    err = capsys.readouterr().err
+    assert "usage: wdsmix gc" in err
+    assert "unrecognized arguments: --older-then 3 (do you mean --older-than?); see `wdsmix gc --help`" in err
+
+
+def test_help_wraps_paragraphs_and_keeps_examples(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["push", "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+    assert cli.main(["mix", "--help"]) == 0
+    assert "  wdsmix mix init sets/lift sets/chunks       draft" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_work_done_again_counts_back():
         clock.now += 4000
         progress.advance(10)
     assert progress.done == 10
-    assert stream.getvalue().splitlines()[-1] == "convert: 10/10 frames (100 %)  0 frames/s  1:06:40"
+    assert stream.getvalue().splitlines()[-1] == "convert: 10/10 frames (100 %)  0.0025 frames/s  1:06:40"
 
 
 def test_unknown_total_and_quiet():
@@ -63,3 +63,12 @@ def test_bar_on_a_terminal():
     assert "70/100" in stream.getvalue()
     assert "7 frames/s" in stream.getvalue()
     assert "drops 1" in stream.getvalue()
+
+
+def test_bytes_are_shown_in_decimal_units():
+    stream = io.StringIO()
+    clock = Clock()
+    with Progress(1_813_951, "bytes", "push", stream=stream, clock=clock) as progress:
+        clock.now += 2
+        progress.advance(1_000_000)
+    assert stream.getvalue() == "push: 1.0 MB of 1.8 MB (55 %)  500.0 kB/s  ETA 0:02\n"
