@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,32 @@ def test_ranges_files_and_regions(tmp_path: Path) -> None:
     assert found.file("stats.json").read_bytes() == (tmp_path / "toy" / "stats.json").read_bytes()
     assert cache.counts.take().fetched > 2 * len(whole)
     assert cache.counts.fetched == 0
+
+
+def test_a_promise_is_waited_for_and_ends(tmp_path: Path) -> None:
+    toy_set(tmp_path / "toy")
+    found = opened(open_cache(tmp_path / "cache"), tmp_path / "toy")
+    size = found.table.sizes[0]
+    done = threading.Event()
+    found.promise(0, 0, size)
+    reader = threading.Thread(target=lambda: (found.tar(0).touch(0, 100), done.set()))
+    reader.start()
+    assert not done.wait(0.05)
+    assert not found.table.have.any()  # it has not fetched on its own
+    assert found.prefetch(0, 0, size)  # which keeps the promise
+    assert done.wait(10)
+    reader.join()
+    found.table.have[:] = 0
+    found.promise(0, 0, size)
+    found.withdraw(0, 0, size)
+    found.tar(0).touch(0, 100)
+    assert found.table.have[0] == 1
+
+
+def test_a_folder_is_one_cache_by_whatever_name(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    assert open_cache(tmp_path / "link") is open_cache(tmp_path / "cache")
 
 
 def test_sets_that_nobody_uses_go_first(tmp_path: Path) -> None:
