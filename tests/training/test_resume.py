@@ -158,6 +158,20 @@ def test_ctrl_c_ends_after_the_step(path, tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_second_ctrl_c_acts_at_once(path, tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+
+    def watch(step, batch):
+        if step == 3:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(load_mixture(path), tmp_path, steps=50, checkpoint_every=2).run(watch)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert load_checkpoint(tmp_path)["step"] == 2
+
+
 RANKS = """
 import json, os, sys
 from pathlib import Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from helpers.mixtures import make_set
 from helpers.train_runs import ALONE, trainer, write_sets
 
 from wdsmix import ShardSet, cli
-from wdsmix.errors import ConfigError, ConflictError, DataError
+from wdsmix.errors import ConfigError, ConflictError, DataError, WdsmixError
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.store.transfer import exclusive
 from wdsmix.training.checkpoint import load_checkpoint
@@ -294,6 +295,16 @@ def test_tensorboard(path, tmp_path):
     pytest.importorskip("tensorboard")
     trainer(load_mixture(path), tmp_path, steps=1, tensorboard=True).run()
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_worker_that_dies_is_told(path, tmp_path):
+    def watch(step, batch):
+        if step == 2:
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    with pytest.raises(WdsmixError, match=r"step \d+, rank 0: a process of the loader died: .*--workers"):
+        trainer(load_mixture(path), tmp_path, steps=1000, workers=1).run(watch)
 
 
 def test_the_loader_s_workers_give_the_same_run(path, tmp_path):

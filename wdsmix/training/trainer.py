@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from wdsmix.errors import DataError, StorageError
+from wdsmix.errors import DataError, StorageError, WdsmixError
 from wdsmix.mixture.config import MixtureConfig
 from wdsmix.mixture.explain import explain
 from wdsmix.mixture.loader import Batch, MixtureDataset
@@ -134,6 +135,7 @@ class Trainer:
         Raises:
             DataError: a loss or a gradient is not finite; says in which samples. Or an evaluation is not.
             StorageError: log or checkpoint can't be written.
+            WdsmixError: a worker process of the loader died.
         """
         log = self._opened_log()
         evaluation: Report | None = None
@@ -142,7 +144,7 @@ class Trainer:
         show = Progress(
             total - begun, "steps", f"train {self.policy.config.policy}", quiet=not self.group.leads or self._quiet
         )
-        with Interrupts() as interrupts, show:
+        with Interrupts() as interrupts, show, self._workers_watched():
             batches = iter(self._batches())
             stop = 0
             meter = _Meter()
@@ -258,6 +260,20 @@ class Trainer:
             found=found if found is not None else "finite on this rank, not on another",
             hint=f"the batch holds source {sources}; its first samples are {first}",
         )
+
+    @contextmanager
+    def _workers_watched(self) -> Iterator[None]:
+        """Tells of a worker's end, which torch raises wherever the trainer just is."""
+        try:
+            yield
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise WdsmixError(
+                f"a process of the loader died: {error}",
+                where=f"step {self.step + 1}, rank {self.group.rank}",
+                hint="killed by the system, it was out of memory: take fewer --workers; then go on with --resume",
+            ) from error
 
     def _batches(self) -> Iterator[Batch]:
         if not self.train.workers:
