@@ -33,7 +33,7 @@ GOAL = 0.5
 BC_SECONDS = 120.0
 COMMON = ["--image-size", "64", "--batch-size", "32", "--eval-split", "val,test", "--device", "cpu"]
 POLICIES: dict[str, dict[str, Any]] = {
-    "bc": {"flags": ["--steps", "400", "--lr", "1e-3", "--eval-every", "50"], "sample": {}},
+    "bc": {"flags": ["--steps", "300", "--lr", "1e-3", "--eval-every", "50"], "sample": {}},
     # It acts in as many passes as there are actions, so that evaluations cost more than the steps between them.
     "transformer": {"flags": ["--steps", "400", "--lr", "5e-4", "--eval-every", "100"], "sample": {"history": 2}},
     "vla": {"flags": ["--steps", "400", "--lr", "5e-4", "--eval-every", "50"], "sample": {}},
