@@ -46,7 +46,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "a part is no set", where="--preview", hint="after `wdsmix merge`: `wdsmix inspect SET --sheet PNG`"
         )
-    outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
+    try:
+        outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
+    except KeyboardInterrupt:
+        sys.stderr.write("wdsmix: stopped; finished shards are kept. To go on, run the same command again.\n")
+        raise
     for note in outcome.notes:
         sys.stderr.write(f"wdsmix: note: {printable(note)}\n")
     if not args.quiet:

@@ -51,6 +51,7 @@ class Progress:
         self._clock = clock
         self._started = self._shown = clock()
         self._quiet = quiet
+        self._told = 0
         self._bar: RichProgress | None = None
         if not quiet and self._stream.isatty():
             self._bar = RichProgress(
@@ -75,7 +76,7 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-        if not self._quiet and self.done:
+        if not self._quiet and self.done != self._told:
             self._line()
 
     @property
@@ -118,6 +119,7 @@ class Progress:
         return f"{number / 1000**power:.{1 if power else 0}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
     def _line(self) -> None:
+        self._told = self.done
         share = f" ({100 * self.done / self.total:.0f} %)" if self.total else ""
         done = f"{self.done:,}/" if self.total and self.unit != "bytes" else ""
         done += f"{self._amount(self.done)} of " if self.total and self.unit == "bytes" else ""

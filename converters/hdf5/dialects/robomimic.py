@@ -48,6 +48,7 @@ from wdsmix.converters.hdf5.strings import (
 from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import DimensionKind
+from wdsmix.texts import counted
 
 __all__ = ["DIALECTS", "controller_kinds", "demo_facts", "demo_groups", "is_demo", "key_cameras", "rewards_and_dones"]
 
@@ -148,7 +149,7 @@ def _splits(tree: Tree, options: Hdf5Options) -> tuple[dict[str, str], frozenset
         absent = sorted(set(members) - demos, key=natural_key)
         if absent:
             shown = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
-            warnings.append(f"mask/{name} names {len(absent)} demonstrations that the file lacks: {shown}")
+            warnings.append(f"mask/{name} names {counted(len(absent), 'demonstration')} that the file lacks: {shown}")
         for member in members:
             if splits.get(member, split) != split:
                 warnings.append(f"{member} is in the masks of two splits; taken for {max(splits[member], split)!r}")

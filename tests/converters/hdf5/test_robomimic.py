@@ -150,7 +150,7 @@ def test_masks(tmp_path):
     source = open_source(path)
     assert [ref.split for ref in source.episodes()] == ["test", "train", "val"]  # never a tested one in training
     warnings = " ".join(source.describe().warnings)
-    assert "mask/train names 1 demonstrations that the file lacks: demo_77" in warnings
+    assert "mask/train names 1 demonstration that the file lacks: demo_77" in warnings
     assert "demo_0 is in the masks of two splits" in warnings
 
     refs = open_source(path, "--mask", "20_percent").episodes()
