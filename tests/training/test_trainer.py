@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from helpers.mixtures import make_set
 from helpers.train_runs import ALONE, trainer, write_sets
 
 from wdsmix import ShardSet, cli
-from wdsmix.errors import ConfigError, ConflictError, DataError, WdsmixError
+from wdsmix.errors import ConfigError, ConflictError, DataError
 from wdsmix.mixture.config import MixtureConfig, load_mixture
 from wdsmix.store.transfer import exclusive
 from wdsmix.training.checkpoint import load_checkpoint
@@ -298,13 +301,26 @@ def test_tensorboard(path, tmp_path):
 
 
 def test_a_worker_that_dies_is_told(path, tmp_path):
-    def watch(step, batch):
-        if step == 2:
-            for child in multiprocessing.active_children():
-                child.kill()
-
-    with pytest.raises(WdsmixError, match=r"step \d+, rank 0: a process of the loader died: .*--workers"):
-        trainer(load_mixture(path), tmp_path, steps=1000, workers=1).run(watch)
+    """In a process of its own, for torch's SIGCHLD handler would go on raising in this one."""
+    code = (
+        "import multiprocessing, pathlib, sys\n"
+        "from helpers.train_runs import trainer\n"
+        "from wdsmix.mixture.config import load_mixture\n"
+        "def watch(step, batch):\n"
+        "    if step == 2:\n"
+        "        for child in multiprocessing.active_children(): child.kill()\n"
+        "trainer(load_mixture(sys.argv[1]), pathlib.Path(sys.argv[2]), steps=1000, workers=1).run(watch)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        timeout=120,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert re.search(r"step \d+, rank 0: a process of the loader died: .*--workers", done.stderr), done.stderr
 
 
 def test_the_loader_s_workers_give_the_same_run(path, tmp_path):

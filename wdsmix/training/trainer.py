@@ -266,8 +266,8 @@ class Trainer:
         """Tells of a worker's end, which torch raises wherever the trainer just is."""
         try:
             yield
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, DataError) as error:
+            if not str(error).startswith("DataLoader worker (pid"):
                 raise
             raise WdsmixError(
                 f"a process of the loader died: {error}",
