@@ -44,7 +44,7 @@ $(AWS)/.ready:
 	touch $@
 
 test-s3: $(READY) $(AWS)/.ready
-	WDSMIX_AWS=$(abspath $(AWS))/bin/aws $(BIN)/python -m pytest -q -m s3real
+	WDSMIX_AWS=$(abspath $(AWS))/bin/aws $(BIN)/python -m pytest -q -n 2 -m s3real
 
 $(BENCH_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
