@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 
 import h5py
 import numpy as np
 import pytest
+from helpers.hdf5_converted import convert, npy, samples_of
 from helpers.hdf5_fixtures import ENCODED, rgb, write_aloha, write_platform
 
 from wdsmix.cli import main
-
-
-def samples_of(folder):
-    """Sample key -> member suffix -> bytes, by tarfile."""
-    found = {}
-    for path in sorted(folder.glob("*.tar")):
-        with tarfile.open(path) as archive:
-            for member in archive:
-                key, _, suffix = member.name.partition(".")
-                found.setdefault(key, {})[suffix] = archive.extractfile(member).read()
-    return found
-
-
-def npy(data):
-    return np.load(io.BytesIO(data), allow_pickle=False)
-
-
-def convert(source, out, *argv):
-    return main(["convert", "hdf5", str(source), str(out), "--quiet", "--workers", "1", *argv])
 
 
 def test_the_real_sample(samples, tmp_path):

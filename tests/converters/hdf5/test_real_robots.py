@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 
 import numpy as np
 import pytest
+from helpers.hdf5_converted import convert, npy, samples_of
 from helpers.hdf5_fixtures import open_source, rgb
 from helpers.hdf5_real_robots import WRITERS, real_frames
 
@@ -17,25 +16,6 @@ from wdsmix.cli import main
 @pytest.fixture(scope="module")
 def real(samples):
     return real_frames(samples)
-
-
-def samples_of(folder):
-    """Sample key -> member suffix -> bytes, by tarfile."""
-    found = {}
-    for path in sorted(folder.glob("*.tar")):
-        with tarfile.open(path) as archive:
-            for member in archive:
-                key, _, suffix = member.name.partition(".")
-                found.setdefault(key, {})[suffix] = archive.extractfile(member).read()
-    return found
-
-
-def npy(data):
-    return np.load(io.BytesIO(data), allow_pickle=False)
-
-
-def convert(source, out, *argv):
-    return main(["convert", "hdf5", str(source), str(out), "--quiet", "--workers", "1", *argv])
 
 
 def compare(folder, written):

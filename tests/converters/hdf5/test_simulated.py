@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 
 import numpy as np
 import pytest
 from helpers import sim_fixtures as sim
+from helpers.hdf5_converted import convert, npy, samples_of
 from helpers.hdf5_fixtures import rgb
 
 from wdsmix.cli import main
@@ -21,25 +20,12 @@ def demos(samples):
     return sim.lift(samples)
 
 
-def convert(source, out, *argv):
-    return main(["convert", "hdf5", str(source), str(out), "--quiet", "--workers", "1", *argv])
-
-
 def episodes_of(folder):
     """Episode number -> its samples in order, each suffix -> bytes, by tarfile."""
     found = {}
-    for path in sorted(folder.glob("*.tar")):
-        with tarfile.open(path) as archive:
-            for member in archive:
-                key, _, suffix = member.name.partition(".")
-                found.setdefault(int(key[:6]), {}).setdefault(int(key[7:]), {})[suffix] = archive.extractfile(
-                    member
-                ).read()
+    for key, files in samples_of(folder).items():
+        found.setdefault(int(key[:6]), {})[int(key[7:])] = files
     return {number: [frames[k] for k in range(len(frames))] for number, frames in sorted(found.items())}
-
-
-def npy(data):
-    return np.load(io.BytesIO(data), allow_pickle=False)
 
 
 def column(frames, name):
