@@ -16,28 +16,12 @@ import pytest
 from helpers.damage import edit_manifest, flip
 from helpers.fault_proxy import Fault, FaultProxy
 from helpers.s3_server import S3Server
-from helpers.sets import toy_set
 from helpers.stored import files_of, heavy_set, start
 
 from wdsmix import ShardSet
 from wdsmix.cli import main
 
 RANGE = 8 << 20
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    toy_set(tmp_path / "toy")
-    return tmp_path / "toy"
-
-
-@pytest.fixture
-def url(toy: Path, proxy: FaultProxy, server: S3Server) -> str:
-    """The toy set, pushed; the proxy's log is empty."""
-    url = f"s3://{server.bucket()}/toy"
-    assert main(["push", str(toy), url, "--quiet"]) == 0
-    proxy.log.clear()
-    return url
 
 
 def gets(proxy: FaultProxy) -> list[str]:

@@ -23,12 +23,6 @@ from wdsmix.store.push import PushOptions, push
 PART = 5 << 20
 
 
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    toy_set(tmp_path / "toy")
-    return tmp_path / "toy"
-
-
 def version_of(folder: Path) -> str:
     return "v-" + hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()[:12]
 

@@ -12,17 +12,10 @@ from pathlib import Path
 import pytest
 from helpers.fault_proxy import FaultProxy
 from helpers.s3_server import S3Server
-from helpers.sets import toy_set
 from helpers.stored import files_of, heavy_set, start
 
 from wdsmix.cli import main
 from wdsmix.manifest import digest_of
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    toy_set(tmp_path / "toy")
-    return tmp_path / "toy"
 
 
 def commands(toy: Path, url: str, out: Path) -> dict[str, list[str]]:

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 from helpers.damage import edit_index, flip
-from helpers.sets import toy_set
 
 from wdsmix.cli import main
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    toy_set(tmp_path / "toy")
-    return tmp_path / "toy"
 
 
 @pytest.mark.parametrize(("level", "asked"), [("list", 5), ("quick", 11), ("full", 16)])

@@ -15,7 +15,6 @@ import pytest
 from helpers.damage import edit_index, edit_manifest, flip
 from helpers.fault_proxy import Fault, FaultProxy
 from helpers.s3_server import S3Server
-from helpers.sets import toy_set
 from helpers.stored import files_of
 
 from wdsmix.cli import main
@@ -24,20 +23,6 @@ from wdsmix.shards.verify import verify
 from wdsmix.shards.verify_remote import StreamedTar
 
 LEVELS = ["list", "head", "quick", "full"]
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    toy_set(tmp_path / "toy")
-    return tmp_path / "toy"
-
-
-@pytest.fixture
-def url(toy: Path, proxy: FaultProxy, server: S3Server) -> str:
-    url = f"s3://{server.bucket()}/toy"
-    assert main(["push", str(toy), url, "--quiet"]) == 0
-    proxy.log.clear()
-    return url
 
 
 @pytest.fixture
