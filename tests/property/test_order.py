@@ -17,6 +17,7 @@ from wdsmix.mixture.order import MixtureOrder, SourceOrder, rank_slice
 from wdsmix.mixture.quota import TOTAL, Quota, integer_weights
 
 WEIGHTS = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=9)
+SKEWED = st.lists(st.sampled_from([1.0, 1.0, 2.0, 0.25, 1e-2, 3e-4]), min_size=2, max_size=12)
 EPISODES = st.lists(st.integers(1, 60), min_size=1, max_size=25)
 
 
@@ -64,6 +65,39 @@ def test_choice_goes_on_from_counts_alone(weights, before, after):
     through.take(before)
     resumed = Quota(whole, through.counts)
     assert resumed.take(after).tolist() == through.take(after).tolist()
+
+
+@given(st.one_of(WEIGHTS, SKEWED), st.lists(st.integers(0, 700), min_size=1, max_size=8), st.booleans())
+def test_skipping_stands_where_choosing_does(weights, sizes, resumed):
+    whole = integer_weights(weights)
+    through, over = Quota(whole, [0] * len(whole)), Quota(whole, [0] * len(whole))
+    for size in sizes:
+        through.take(size)
+        if resumed:
+            over = Quota(whole, over.counts)
+        over.skip(size)
+        assert over.counts == through.counts
+    assert over.take(50).tolist() == through.take(50).tolist()
+
+
+@pytest.mark.parametrize("size", range(9, 16))
+def test_skipping_goes_on_from_counts_that_the_sequence_never_has_as_choosing_does(size):
+    whole = integer_weights([3, 1, 5, 8])
+    foreign = [0, 1, 0, 0]  # the sequence begins with the last source
+    through, over = Quota(whole, foreign), Quota(whole, foreign)
+    through.take(size)
+    over.skip(size)
+    assert over.counts == through.counts
+
+
+def test_skipping_far_costs_the_same_for_any_distance():
+    """Of 10**13 samples; the counts are within one of the shares, and choosing goes on from them."""
+    whole = integer_weights([0.5, 0.3, 0.19, 0.01])
+    quota = Quota(whole, [0] * 4)
+    quota.skip(10**13)
+    assert sum(quota.counts) == 10**13
+    assert all(abs(count * TOTAL - 10**13 * weight) < TOTAL for count, weight in zip(quota.counts, whole, strict=True))
+    quota.take(1000)
 
 
 @given(WEIGHTS)
@@ -202,6 +236,45 @@ def test_skip_equals_step():
         two.skip(12)
     assert one.state_dict() == two.state_dict()
     assert draws(one, 3, 12) == draws(two, 3, 12)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([1, 12, 12, 12, 40])), min_size=1, max_size=40),
+    st.lists(st.floats(1e-3, 1.0), min_size=3, max_size=3),
+    st.lists(st.floats(1e-3, 1.0), min_size=3, max_size=3),
+    st.integers(0, 40),
+)
+def test_any_steps_can_be_skipped(hops, weights, later, phase):
+    """Steps and skips in any order and of any size, over a change of weights: the same states, the same samples."""
+    names = ["a", "b", "d"]
+    one, two = (mixture(dict(zip(names, weights, strict=True)), FRAMES) for _ in range(2))
+    for number, (skipped, size) in enumerate(hops):
+        if number == phase:
+            states = one.state_dict(), two.state_dict()
+            one, two = (mixture(dict(zip(names, later, strict=True)), FRAMES) for _ in range(2))
+            one.load_state_dict(states[0])
+            two.load_state_dict(states[1])
+        expected = one.step(size)
+        if skipped:
+            two.skip(size)
+        else:
+            found = two.step(size)
+            for field in ("step", "sample", "source", "draw", "row", "stream"):
+                assert np.array_equal(getattr(found, field), getattr(expected, field)), field
+        if number % 3 == 0:
+            assert one.state_dict() == two.state_dict()
+            assert one.counts == two.counts
+    assert one.state_dict() == two.state_dict()
+    assert draws(one, 3, 12) == draws(two, 3, 12)
+
+
+def test_skipping_finds_no_rows(monkeypatch):
+    monkeypatch.setattr(SourceOrder, "rows", lambda *_: pytest.fail("rows were computed"))
+    order = mixture({"a": 0.4, "b": 0.6}, FRAMES)
+    for _ in range(100):
+        order.skip(64)
+    assert order.samples == 6400
+    assert sum(order.counts.values()) == 6400
 
 
 @given(st.integers(0, 500), WEIGHTS.filter(lambda w: len(w) >= 3))

@@ -241,6 +241,7 @@ class MixtureOrder:
     @property
     def counts(self) -> dict[str, int]:
         """Draws so far by source name, sources of earlier phases included."""
+        self._catch_up()
         return dict(self._counts)
 
     @property
@@ -259,13 +260,11 @@ class MixtureOrder:
         self._quota = Quota(list(self._weights.values()), [0] * len(self.names))
         self._next: list[tuple[Step, list[int]]] = []
         self._next_size = 0
+        self._skipped = 0  # samples that no count knows of yet
+        self._hops = False
 
-    def _ahead(self, size: int) -> list[tuple[Step, list[int]]]:
-        """The next steps of ``size`` samples, and each source's count after them, the last one first.
-
-        Several at once, for what numpy costs is the calls.
-        """
-        number = max(1, _AT_ONCE // max(size, 1))
+    def _ahead(self, size: int, number: int) -> list[tuple[Step, list[int]]]:
+        """The next steps of ``size`` samples, and each source's count after them, the last one first."""
         chosen = self._quota.take(number * size)
         sample = np.arange(self.samples, self.samples + number * size, dtype=np.int64)
         step = np.repeat(np.arange(number), size)
@@ -298,20 +297,43 @@ class MixtureOrder:
 
     def step(self, size: int) -> Step:
         """The next global batch of ``size`` samples."""
+        self._catch_up()
         if self._next_size != size or not self._next:
-            if self._next:  # the quota is ahead
-                drawn = [self._counts[name] - self._phase_counts.get(name, 0) for name in self.names]
-                self._quota = Quota(list(self._weights.values()), drawn)
-            self._next_size, self._next = size, self._ahead(size)
+            self._drop_ahead()
+            # Several at once, for what numpy costs is the calls; but not those that are skipped.
+            number = 1 if self._hops else max(1, _AT_ONCE // max(size, 1))
+            self._next_size, self._next = size, self._ahead(size, number)
         step, counts = self._next.pop()
         self._counts.update(zip(self.names, counts, strict=True))
         self.samples += size
         self.steps += 1
+        self._hops = False
         return step
 
     def skip(self, size: int) -> None:
-        """Passes over the next global batch of ``size`` samples."""
-        self.step(size)
+        """Passes over the next global batch of ``size`` samples, without finding any."""
+        if self._next_size == size and self._next:
+            self._counts.update(zip(self.names, self._next.pop()[1], strict=True))
+        else:
+            self._drop_ahead()
+            self._skipped += size
+        self.samples += size
+        self.steps += 1
+        self._hops = True
+
+    def _catch_up(self) -> None:
+        """Counts what was skipped."""
+        if self._skipped:
+            self._quota.skip(self._skipped)
+            self._skipped = 0
+            for name, count in zip(self.names, self._quota.counts, strict=True):
+                self._counts[name] = self._phase_counts.get(name, 0) + count
+
+    def _drop_ahead(self) -> None:
+        """Goes back to where the steps that were handed out end."""
+        if self._next:
+            drawn = [self._counts[name] - self._phase_counts.get(name, 0) for name in self.names]
+            self._quota, self._next = Quota(list(self._weights.values()), drawn), []
 
     def state_dict(self) -> dict[str, object]:
         """All the position there is, as JSON types: a few hundred bytes, the same on every rank."""
@@ -319,7 +341,7 @@ class MixtureOrder:
             **self._fixed,
             "steps": self.steps,
             "samples": self.samples,
-            "counts": dict(self._counts),
+            "counts": self.counts,
             "digests": dict(self._digests),
             "phase": {
                 "samples": self._phase_samples,
@@ -373,7 +395,7 @@ class MixtureOrder:
         if quota is None:
             self._open_phase()
         else:
-            self._quota, self._next = quota, []
+            self._quota, self._next, self._skipped = quota, [], 0
             self._phase_samples, self._phase_counts = phase_samples, phase_counts
 
 

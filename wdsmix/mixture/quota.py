@@ -23,6 +23,9 @@ __all__ = ["TOTAL", "Quota", "integer_weights"]
 
 TOTAL = 2**32
 
+_CELLS_A_SAMPLE, _MOST_CELLS = 8, 2**20
+"""Cells of the table behind a leap, per sample that it saves (both cost about the same), and at most."""
+
 
 def integer_weights(weights: Sequence[float]) -> list[int]:
     """Weights as integers over `TOTAL`: largest remainders, at least 1 each, summing to `TOTAL`.
@@ -70,15 +73,22 @@ class Quota:
         if sum(weights) != TOTAL or len(counts) != len(weights):
             raise ValueError(f"{len(weights)} weights sum to {sum(weights)}, with {len(counts)} counts")
         self._weights = list(weights)
+        slot = sum(counts)
+        for weight, count in zip(weights, counts, strict=True):
+            if not -TOTAL < count * TOTAL - slot * weight < TOTAL:
+                raise ValueError(f"counts {list(counts)} stray from the shares {list(weights)}")
+        self._own: bool | None = None if slot else True  # whether the counts are of this sequence, as far as known
+        self._stand_at(counts)
+
+    def _stand_at(self, counts: Sequence[int]) -> None:
         self._counts = list(counts)
         self._slot = sum(counts)
-        for weight, count in zip(self._weights, self._counts, strict=True):
-            if not -TOTAL < count * TOTAL - self._slot * weight < TOTAL:
-                raise ValueError(f"counts {list(counts)} stray from the shares {list(weights)}")
         self._ready: list[tuple[int, int]] = []  # (deadline slot, source) of draws that may happen now
-        self._waiting: list[tuple[int, int]] = []  # (release slot, source) of draws that may not
-        for source in range(len(weights)):
-            heapq.heappush(self._waiting, (self._counts[source] * TOTAL // self._weights[source], source))
+        self._waiting = [  # (release slot, source) of draws that may not
+            (count * TOTAL // weight, source)
+            for source, (weight, count) in enumerate(zip(self._weights, counts, strict=True))
+        ]
+        heapq.heapify(self._waiting)
 
     @property
     def counts(self) -> list[int]:
@@ -102,3 +112,47 @@ class Quota:
             slot += 1
         self._slot = slot
         return np.array(out, dtype=np.int32)
+
+    def skip(self, size: int) -> None:
+        """Passes over the next samples, at once where that costs less than one by one."""
+        if self._own is None:
+            self._own = self._counts_at(self._slot, most=_MOST_CELLS) == self._counts
+        counts = self._counts_at(self._slot + size, most=_CELLS_A_SAMPLE * size) if self._own else None
+        if counts is None:
+            self.take(size)
+        else:
+            self._stand_at(counts)
+
+    def _counts_at(self, slot: int, *, most: int) -> list[int] | None:
+        """Draws of each source before a slot, counted from the first; None where it takes more cells than ``most``.
+
+        By then a source has made the ``floor(n*w/W)`` draws that were due, and perhaps one more: its *early* one. As a
+        draw that falls due later never delays another, of the first i early ones in order of deadlines so many are
+        made as free slots were left by all that falls due no later: the least, over all k, of those released after
+        slot n - k and not due later, less the k slots there were. For k beyond the oldest early draw's release that is
+        no less than how many early draws there are, which bounds it, too.
+        """
+        floors = [slot * weight // TOTAL for weight in self._weights]
+        early = sorted(
+            (-(-(count + 1) * TOTAL // weight), source)
+            for source, (weight, count) in enumerate(zip(self._weights, floors, strict=True))
+            if slot * weight % TOTAL
+        )
+        made = slot - sum(floors)
+        if not early:
+            return floors
+        order = [source for _, source in early]
+        reach = max(slot - floors[source] * TOTAL // self._weights[source] for source in order[1:])
+        if reach * len(self._weights) > min(most, _MOST_CELLS):
+            return None
+        # Releases before slot n - k, beyond the floors: 1 where the early draw is among them.
+        back = np.arange(reach + 1, dtype=np.int64)
+        weights = np.array(self._weights, dtype=np.int64)[:, None]
+        parts = np.array([slot * weight % TOTAL for weight in self._weights], dtype=np.int64)[:, None]
+        released = -((back * weights - parts) // TOTAL)
+        others = back + np.minimum(released, 0).sum(axis=0)
+        upto = others + np.cumsum(released[order] == 1, axis=0)
+        done = np.minimum(upto.min(axis=1), made)
+        for source, before, after in zip(order, [0, *done[:-1].tolist()], done.tolist(), strict=True):
+            floors[source] += after - before
+        return floors
