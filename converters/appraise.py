@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from wdsmix.converters.plan import Plan
-from wdsmix.converters.plausible import Look, Looks, Streams, far_values, look, moments, related, spread_over
+from wdsmix.converters.plausible import Look, Looks, Streams, far_values, look, related, spread_over
 
 from wdsmix.errors import DataError
+from wdsmix.report.moments import moments
 from wdsmix.shards.finish import pooled_stats
 from wdsmix.shards.receipt import EpisodeRow, ShardReceipt
 from wdsmix.shards.shardfile import ShardFile

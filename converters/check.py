@@ -336,9 +336,10 @@ def _check_in_child(ref: EpisodeRef, full: bool) -> _Found:
 def _check_episode(source: Source, ref: EpisodeRef, *, full: bool) -> _Found:
     """Reads one episode."""
     import numpy as np
-    from wdsmix.converters.plausible import look, moments, related
+    from wdsmix.converters.plausible import look, related
 
     from wdsmix.limits import MAX_TASK_BYTES, check_size
+    from wdsmix.report.moments import moments
     from wdsmix.shards.content import FrameTexts
 
     found = _Found()

@@ -19,7 +19,7 @@ from wdsmix.errors import DataError
 from wdsmix.imaging import decode_rgb, sniff
 from wdsmix.manifest import FieldStats
 
-__all__ = ["Look", "Looks", "Streams", "far_values", "look", "moments", "related", "spread_over"]
+__all__ = ["Look", "Looks", "Streams", "far_values", "look", "related", "spread_over"]
 
 Pictures = Mapping[str, Sequence["bytes | npt.NDArray[np.uint8]"]]
 """Slot -> first, middle and last picture of an episode; without depth cameras."""
@@ -91,11 +91,6 @@ class Look:
     """Slots whose pictures are one and the same while the state moves."""
     twins: tuple[tuple[str, str], ...] = ()
     """Pairs of slots that show the very same pictures."""
-
-
-def moments(frames: int) -> list[int]:
-    """First, middle and last frame; fewer of a shorter episode."""
-    return sorted({0, frames // 2, frames - 1}) if frames else []
 
 
 def look(vectors: Mapping[str, npt.NDArray[np.floating]], pictures: Pictures) -> Look:

@@ -164,10 +164,9 @@ def _pictures(episode: Episode, slot: str, count: int) -> Sequence[npt.NDArray[A
     import numpy as np
 
     from wdsmix.imaging import decode_depth, decode_rgb, prepare
-    from wdsmix.report.sheet import moments
+    from wdsmix.report.moments import moments
 
-    wanted = np.array(moments(count), np.int64)
-    picks = np.unique(wanted)
+    picks = np.array(moments(count), np.int64)
     native = picks if episode.rows is None else episode.rows[picks]
     camera = episode.cameras[slot]
     shown: list[npt.NDArray[np.uint8 | np.uint16] | None] = [None] * len(picks)
@@ -177,4 +176,4 @@ def _pictures(episode: Episode, slot: str, count: int) -> Sequence[npt.NDArray[A
             shown[k] = decode_depth(data) if camera.kind == "depth" else decode_rgb(data)
     except DataError:
         pass  # the check's own table names it; the cell stays empty
-    return [shown[int(k)] for k in np.searchsorted(picks, wanted)]
+    return shown

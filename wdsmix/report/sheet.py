@@ -14,6 +14,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from wdsmix.errors import ConfigError
+from wdsmix.report.moments import moments
 from wdsmix.shards.files import write_atomic
 from wdsmix.shards.reader import Frame, ShardSet
 
@@ -25,7 +26,6 @@ __all__ = [
     "contact_sheet",
     "draw_sheet",
     "frame_picture",
-    "moments",
     "settings_text",
     "spread",
     "write_picture",
@@ -52,7 +52,7 @@ class SheetRow:
     origin: str
     """Which it is."""
     pictures: Mapping[str, Sequence[npt.NDArray[Any] | None]]
-    """Slot -> first, middle and last picture: uint8 [H, W, 3] or uint16 [H, W], None where there is none."""
+    """Slot -> pictures of its `moments`: uint8 [H, W, 3] or uint16 [H, W], None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,11 +95,6 @@ def contact_sheet(opened: ShardSet, *, episodes: int = 6, cell: int = 160) -> Im
 def spread(count: int, most: int) -> list[int]:
     """Up to ``most`` of ``count`` numbers, spread evenly."""
     return sorted(set(np.linspace(0, count - 1, min(most, count)).astype(int).tolist()))
-
-
-def moments(frames: int) -> tuple[int, int, int]:
-    """First, middle and last frame."""
-    return 0, (frames - 1) // 2, frames - 1
 
 
 def settings_text(kind: str, source_fps: float, hz: float, details: Mapping[str, object]) -> str:
@@ -149,8 +144,7 @@ def draw_sheet(head: SheetHead, rows: Sequence[SheetRow], *, cell: int = 160) ->
         _text(draw, (_GAP, y + 3), row.caption, _font(13), _INK, width - 2 * _GAP)
         _text(draw, (_GAP, y + _CAPTION + 1), row.origin, _font(11), _DIM, width - 2 * _GAP)
         for s, slot in enumerate(slots):
-            shown = row.pictures.get(slot, (None,) * len(_MOMENTS))
-            for m, pixels in enumerate(shown):
+            for m, pixels in enumerate(_columns(row.pictures.get(slot, ()))):
                 x = _GAP + (s * len(_MOMENTS) + m) * (cell + _GAP) + s * group
                 _paste(sheet, draw, pixels, (x, y + 2 * _CAPTION, cell, height))
     return sheet
@@ -187,6 +181,12 @@ def _row(opened: ShardSet, e: int) -> SheetRow:
         origin=f"episode {frames[0].episode} · {frames[0].split} · {count:,} frames · {origin}",
         pictures={slot: [frame.images.get(slot) for frame in frames] for slot in opened.manifest.cameras},
     )
+
+
+def _columns(pictures: Sequence[npt.NDArray[Any] | None]) -> list[npt.NDArray[Any] | None]:
+    """One a column: of an episode with fewer frames than columns, a frame stands in several."""
+    last = len(_MOMENTS) - 1
+    return [pictures[-(-m * (len(pictures) - 1) // last)] if pictures else None for m in range(last + 1)]
 
 
 def frame_picture(frame: Frame) -> Image.Image:
