@@ -77,6 +77,12 @@ class Body(Protocol):
         """
         ...
 
+    def readinto(self, buffer: memoryview) -> int:
+        """Puts as many bytes into ``buffer`` (uint8, writable) as come at once; 0 at the end. Raises as `read` does."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def close(self) -> None:
         """Lets go of the connection."""
         ...

@@ -40,8 +40,6 @@ __all__ = ["CachedSet", "CachedTar", "Counts", "place_file"]
 
 REQUEST = 8 << 20
 """Most bytes of one request."""
-_READ = 1 << 19
-"""Bytes asked of a connection at a time: each costs a turn of the interpreter."""
 
 _DONE = 1 << 31
 _TICK = 0.004  # s between two looks at what another process fetches
@@ -256,7 +254,7 @@ class CachedSet:
                 self._fetch(k, a - base, b - base)
         finally:
             self.withdraw(k, start, stop)
-        return bool(self.table.have[first:last].all())
+        return 0 not in self.table.have[first:last].tobytes()
 
     def withdraw(self, k: int, start: int, stop: int) -> None:
         """Takes a promise back."""
@@ -269,14 +267,15 @@ class CachedSet:
 
     def _absent(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Runs of chunks that are not there, none longer than a request may be."""
-        missing = np.flatnonzero(self.table.have[first:stop] == 0) + first
-        if not len(missing):
-            return []
-        most = REQUEST >> CHUNK
-        runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1)
-        return [
-            (a, min(a + most, int(run[-1]) + 1)) for run in runs for a in range(int(run[0]), int(run[-1]) + 1, most)
-        ]
+        there, most = self.table.have[first:stop].tobytes(), REQUEST >> CHUNK
+        runs: list[tuple[int, int]] = []
+        begin = there.find(0)
+        while begin >= 0:
+            end = there.find(1, begin)
+            end = len(there) if end < 0 else end
+            runs += [(first + a, first + min(a + most, end)) for a in range(begin, end, most)]
+            begin = there.find(0, end)
+        return runs
 
     def _fetch(self, k: int, first: int, stop: int, *, force: bool = False) -> bool:
         """Fetches chunks of tar ``k``; False where somebody else is at one of them."""
@@ -317,7 +316,7 @@ class CachedSet:
         began = at
         try:
             with self._open(k) as handle:
-                for data in reader.stream(at, end, _READ):
+                for data in reader.pieces(at, end):
                     if done == first:
                         self._check_etag(k, reader)
                     _write_all(handle, data, at)
@@ -536,7 +535,7 @@ def place_file(path: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _write_all(handle: int, data: bytes, at: int) -> None:
+def _write_all(handle: int, data: bytes | memoryview, at: int) -> None:
     rest = memoryview(data)
     while rest:
         written = os.pwrite(handle, rest, at)

@@ -207,8 +207,8 @@ def _ranges(store: Store, part: PartFile, pool: Executor, throttle: Throttle, me
         def task() -> None:
             store.retries.check()
             place, stop = part.bounds(number)
-            with contextlib.closing(reader.stream(place, stop)) as stream:
-                for data in stream:
+            with contextlib.closing(reader.pieces(place, stop)) as pieces:
+                for data in pieces:
                     store.retries.check()
                     throttle.take(len(data))
                     os.pwrite(handle, data, place)

@@ -9,22 +9,27 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from wdsmix.errors import DataError, StorageError
 from wdsmix.shards.files import fsync_file, fsync_folder
-from wdsmix.store.base import MissingObjectError, ObjectInfo, PreconditionError, Store
+from wdsmix.store.base import Body, MissingObjectError, ObjectInfo, PreconditionError, Store
 
 __all__ = ["LocalStore"]
 
 
-class _FileBody:
-    def __init__(self, file: BinaryIO, info: ObjectInfo, start: int) -> None:
+class _FileBody(Body):
+    def __init__(self, file: Any, info: ObjectInfo, start: int) -> None:
         self.info, self.start = info, start
         self._file = file
 
     def read(self, amount: int) -> bytes:
-        return self._file.read(amount)
+        data: bytes = self._file.read(amount)
+        return data
+
+    def readinto(self, buffer: memoryview) -> int:
+        count: int = self._file.readinto(buffer)
+        return count
 
     def close(self) -> None:
         self._file.close()

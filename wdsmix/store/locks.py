@@ -6,6 +6,7 @@ of the file drops all locks that the process holds on it. So a file is opened on
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -35,21 +36,18 @@ class FileLocks:
         Raises:
             ConfigError: the file system has no locks.
         """
-        try:
-            fcntl.lockf(self.handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, count, first)
-        except OSError as error:
-            if error.errno in _BUSY:
-                return False
+        code = _set(self.handle, fcntl.F_RDLCK if shared else fcntl.F_WRLCK, first, count)
+        if code and code not in _BUSY:
             raise ConfigError(
-                f"the file system has no locks: {error.strerror}",
+                f"the file system has no locks: {os.strerror(code)}",
                 path=self.path,
                 hint="cache_dir (or WDSMIX_CACHE_DIR) names a folder on a disk of this machine",
-            ) from error
-        return True
+            )
+        return not code
 
     def drop(self, first: int, count: int = 1) -> None:
         """Lets go of bytes; of those not held, too."""
-        fcntl.lockf(self.handle, fcntl.LOCK_UN, count, first)
+        _set(self.handle, fcntl.F_UNLCK, first, count)
 
     def is_current(self) -> bool:
         """Whether the file is still the one under its name."""
@@ -63,3 +61,26 @@ class FileLocks:
     def close(self) -> None:
         """Closes the file, which ends all locks."""
         os.close(self.handle)
+
+
+class _Flock(ctypes.Structure):
+    _fields_ = (
+        ("l_type", ctypes.c_short),
+        ("l_whence", ctypes.c_short),
+        ("l_start", ctypes.c_int64),
+        ("l_len", ctypes.c_int64),
+        ("l_pid", ctypes.c_int),
+    )
+
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def _set(handle: int, kind: int, first: int, count: int) -> int:
+    """Changes a lock, never waiting; 0 or an errno.
+
+    By way of PyDLL, which keeps the interpreter's lock: these calls are short, and Python's own gives the interpreter
+    to threads that decode, each time for longer than the call takes.
+    """
+    wanted = _Flock(kind, os.SEEK_SET, first, count, 0)
+    return ctypes.get_errno() if _libc.fcntl(handle, fcntl.F_SETLK, ctypes.byref(wanted)) else 0

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from wdsmix.errors import ConfigError, DataError, StorageError, WdsmixError
 from wdsmix.store.base import (
+    Body,
     MissingObjectError,
     NotSupportedError,
     ObjectInfo,
@@ -49,7 +50,7 @@ def guard(url: str) -> None:
     _user = os.getpid()
 
 
-class _ObstoreBody:
+class _ObstoreBody(Body):
     def __init__(self, result: Any, info: ObjectInfo, start: int, where: str) -> None:
         self.info, self.start = info, start
         self._chunks = iter(result.stream(min_chunk_size=1 << 20))

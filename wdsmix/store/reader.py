@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from wdsmix.errors import ConflictError, DataError, StorageError
 from wdsmix.store.base import Body, ObjectInfo, PreconditionError, Store, TransientError
@@ -14,6 +16,9 @@ __all__ = ["CHUNK", "ObjectReader"]
 CHUNK = 1 << 18
 """Bytes asked of a connection at a time; a broken one loses at most so many."""
 _PART = 8 << 20
+_PIECE = 1 << 19
+_here = threading.local()
+_Piece = TypeVar("_Piece", bytes, memoryview)
 
 
 class ObjectReader:
@@ -68,6 +73,18 @@ class ObjectReader:
             DataError: it is not as long as it should be.
             StorageError: the store can't be reached or refuses.
         """
+        return self._received(start, stop, lambda body, left: body.read(min(chunk, left)))
+
+    def pieces(self, start: int = 0, stop: int | None = None) -> Generator[memoryview, None, None]:
+        """The same without fresh memory: each piece holds until this thread asks for another one, of any reader."""
+        buffer: memoryview | None = getattr(_here, "buffer", None)
+        if buffer is None:
+            buffer = _here.buffer = memoryview(bytearray(_PIECE))
+        return self._received(start, stop, lambda body, left: _filled(body, buffer[:left]))
+
+    def _received(
+        self, start: int, stop: int | None, take: Callable[[Body, int], _Piece]
+    ) -> Generator[_Piece, None, None]:
         position = start
         backoff = self.store.retries.backoff()
         body: Body | None = None
@@ -79,7 +96,7 @@ class ObjectReader:
                     if stop is None:
                         stop = self.info.size
                         continue
-                    data = body.read(min(chunk, stop - position))
+                    data = take(body, stop - position)
                     if not data:
                         raise TransientError(
                             "the answer ended early", path=self.store.where(self.key), where=f"byte {position}"
@@ -120,10 +137,9 @@ class ObjectReader:
 
     def readinto(self, buffer: memoryview, start: int = 0) -> None:
         """Fills ``buffer`` (uint8) with the bytes from ``start``; raises as `stream` does."""
-        place = 0
-        for data in self.stream(start, start + len(buffer)):
-            buffer[place : place + len(data)] = data
-            place += len(data)
+        end = len(buffer)
+        pieces = self._received(start, start + end, lambda body, left: _filled(body, buffer[end - left :]))
+        deque(pieces, maxlen=0)
 
     def ranged(
         self, start: int = 0, stop: int | None = None, *, part: int = _PART, depth: int = 4
@@ -160,6 +176,10 @@ class ObjectReader:
             finally:
                 for future, _ in pending:
                     future.cancel()
+
+
+def _filled(body: Body, buffer: memoryview) -> memoryview:
+    return buffer[: body.readinto(buffer[:_PIECE])]
 
 
 def _replaced(path: str, expected: str, found: str) -> ConflictError:

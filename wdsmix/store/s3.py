@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from wdsmix.errors import ConfigError
-from wdsmix.store.base import MissingObjectError, ObjectInfo, PreconditionError, Store, TransientError, md5
+from wdsmix.store.base import Body, MissingObjectError, ObjectInfo, PreconditionError, Store, TransientError, md5
 from wdsmix.store.retry import StoreOptions
 from wdsmix.store.s3_direct import DirectGets
 from wdsmix.store.s3_errors import mapped
@@ -61,7 +61,7 @@ def _client(options: StoreOptions) -> _Client:
     with _lock:
         if key not in _clients:
             made = _connect(options)
-            _clients[key] = _Client(made, DirectGets(made))
+            _clients[key] = _Client(made, DirectGets(made, options.read_timeout))
         return _clients[key]
 
 
@@ -91,7 +91,7 @@ def _connect(options: StoreOptions) -> Any:
         return boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)
 
 
-class _S3Body:
+class _S3Body(Body):
     def __init__(self, stream: Any, info: ObjectInfo, start: int, where: str) -> None:
         self.info, self.start = info, start
         self._stream, self._where = stream, where
@@ -105,6 +105,13 @@ class _S3Body:
         self._stream.close()
 
 
+class _DirectBody(_S3Body):
+    def readinto(self, buffer: memoryview) -> int:
+        with mapped(self._where, "GET"):
+            count: int = self._stream.readinto(buffer)
+        return count
+
+
 class S3Store(Store):
     """A bucket and prefix."""
 
@@ -115,6 +122,7 @@ class S3Store(Store):
         parts = urlsplit(self.url)
         self.bucket = parts.netloc
         self.prefix = self.url.partition("://")[2].partition("/")[2]
+        self._made: tuple[int, _Client] | None = None
 
     @property
     def identity(self) -> str:
@@ -122,9 +130,16 @@ class S3Store(Store):
         endpoint = urlsplit(self._client.meta.endpoint_url)
         return f"{endpoint.scheme}://{endpoint.hostname}:{endpoint.port or ''}{endpoint.path} {self.url}"
 
+    def _clients(self) -> _Client:
+        """Those of this process, as the environment was when the store was first used in it."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = os.getpid(), _client(self.options)
+        return made[1]
+
     @property
     def _client(self) -> Any:
-        return _client(self.options).boto3
+        return self._clients().boto3
 
     def _name(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
@@ -139,13 +154,13 @@ class S3Store(Store):
             wanted["Range"] = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
         if etag:
             wanted["IfMatch"] = etag
-        where, name, direct = self.where(key), self._name(key), _client(self.options).direct
+        where, name, direct = self.where(key), self._name(key), self._clients().direct
         with mapped(where, "GET"):
-            response = direct.again(self.bucket, name, where, **wanted)
-            if response is not None:
-                headers = response.headers
-                first, size = _span(headers.get("Content-Range", ""), headers.get("Content-Length", ""))
-                return _S3Body(response.raw, _info(key, size, {"ETag": headers.get("ETag", "")}), first, where)
+            found = direct.again(self.bucket, name, where, **wanted)
+            if found is not None:
+                headers, stream = found
+                first, size = _span(headers.get("content-range", ""), headers.get("content-length", ""))
+                return _DirectBody(stream, _info(key, size, {"ETag": headers.get("etag", "")}), first, where)
             answer = direct.first(self.bucket, name, **wanted)
         first, size = _span(answer.get("ContentRange", ""), str(answer["ContentLength"]))
         return _S3Body(answer["Body"], _info(key, size, answer), first, where)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from wdsmix.errors import DataError, StorageError, WdsmixError
 from wdsmix.store.base import (
+    Body,
     MissingObjectError,
     NotSupportedError,
     ObjectInfo,
@@ -26,7 +27,7 @@ from wdsmix.store.base import (
 __all__ = ["WebStore"]
 
 
-class _WebBody:
+class _WebBody(Body):
     def __init__(self, answer: Any, info: ObjectInfo, start: int, where: str) -> None:
         self.info, self.start = info, start
         self._answer, self._where = answer, where
@@ -35,6 +36,11 @@ class _WebBody:
         with _mapped(self._where):
             data: bytes = self._answer.read(amount)
         return data
+
+    def readinto(self, buffer: memoryview) -> int:
+        with _mapped(self._where):
+            count: int = self._answer.readinto(buffer)
+        return count
 
     def close(self) -> None:
         self._answer.close()
