@@ -140,8 +140,9 @@ def test_commands_take_urls(
     assert main(["mix", "run", "m.yaml", "--steps", "4", "--batch-size", "4", "--json"]) == 0
 
 
+@pytest.mark.parametrize("connections", [1, 3])
 def test_stock_tars_are_streamed_through_our_store(
-    toy: Path, server: S3Server, proxy: FaultProxy, tmp_path: Path
+    toy: Path, server: S3Server, proxy: FaultProxy, tmp_path: Path, connections: int
 ) -> None:
     heavy_set(tmp_path / "heavy", [400_000] * 4)
     bucket = server.bucket()
@@ -151,7 +152,7 @@ def test_stock_tars_are_streamed_through_our_store(
         Fault(kind="fin", after=100_000, times=2, path=".tar"),
         Fault(kind="rst", after=50_000, path=".tar"),
     ]
-    stream = stream_webdataset(f"s3://{bucket}/h/train-{{00000..00003}}.tar")
+    stream = stream_webdataset(f"s3://{bucket}/h/train-{{00000..00003}}.tar", connections=connections)
     assert [(sample["__key__"], sample["cam0.jpg"]) for sample in stream] == expected
     assert sum(entry.fault != "" for entry in proxy.log) == 3
     assert [(s["__key__"], s["cam0.jpg"]) for s in ShardSet(f"s3://{bucket}/h").webdataset("train")] == expected
@@ -161,6 +162,8 @@ def test_stock_tars_are_streamed_through_our_store(
         list(stream_webdataset([f"s3://{bucket}/h/nothing.tar"]))
     with pytest.raises(ConfigError, match="cache"):
         stream_webdataset(f"s3://{bucket}/h/train-00000.tar", cache_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="connection"):
+        stream_webdataset(f"s3://{bucket}/h/train-00000.tar", connections=0)
     paths = [str(path) for path in sorted((tmp_path / "heavy").glob("*.tar"))]
     assert [(sample["__key__"], sample["cam0.jpg"]) for sample in stream_webdataset(paths)] == expected
 

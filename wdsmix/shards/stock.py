@@ -1,7 +1,7 @@
 """Tars as the stock webdataset library reads them: of a shard set, or any others, on disks and in stores.
 
-Tars in stores come by way of `wdsmix.store`: one connection a tar, resumed where it breaks, of one version, and checked
-for their length. Nothing is cached.
+Tars in stores come by way of `wdsmix.store`: a few ranged requests at a time, resumed where they break, of one version,
+and checked for their length. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def open_webdataset(shard_set: ShardSet, split: str | None, options: dict[str, A
     return stream_webdataset(paths, **options)
 
 
-def stream_webdataset(tars: str | Sequence[str], **options: Any) -> webdataset.WebDataset:
+def stream_webdataset(tars: str | Sequence[str], *, connections: int = 4, **options: Any) -> webdataset.WebDataset:
     """A `webdataset.WebDataset` over any tars, read one after another: no index, manifest or statistics are needed.
 
     What can be promised of it is what webdataset promises: whole tars are dealt to ranks (``nodesplitter``) and
@@ -71,17 +71,21 @@ def stream_webdataset(tars: str | Sequence[str], **options: Any) -> webdataset.W
 
     Args:
         tars: Paths or URLs (``s3://``, ``gs://``, ``az://``, ``http(s)://``), or a brace pattern.
+        connections: Requests at a time for a tar in a store, of 8 MiB each, of which one more is held in memory. With 1
+            a tar comes over one connection, at what a store gives each: enough for many workers.
         options: For `webdataset.WebDataset`; ``shardshuffle`` is False where it is not given. Its ``cache_dir`` is for
             paths alone.
 
     Raises:
-        ConfigError: ``cache_dir`` together with URLs.
+        ConfigError: ``cache_dir`` together with URLs, or no connection.
     """
     import webdataset as wds
     from webdataset.cache import StreamingOpen
 
+    if connections < 1:
+        raise ConfigError("a tar needs a connection", where="connections", expected="1 or more", found=connections)
     dataset = wds.WebDataset(tars, **{"shardshuffle": False, **options})
-    opener = _Opener(options.get("handler", wds.reraise_exception))
+    opener = _Opener(options.get("handler", wds.reraise_exception), connections)
     stages = [opener if isinstance(stage, StreamingOpen) else stage for stage in dataset.pipeline]
     remote = any(_is_ours(tar) for tar in ([tars] if isinstance(tars, str) else tars))
     if remote and not any(stage is opener for stage in stages):
@@ -93,14 +97,14 @@ def stream_webdataset(tars: str | Sequence[str], **options: Any) -> webdataset.W
 class _Opener:
     """The stage of a pipeline that opens tars; pickles."""
 
-    def __init__(self, handler: Callable[[Exception], bool]) -> None:
-        self._handler = handler
+    def __init__(self, handler: Callable[[Exception], bool], connections: int) -> None:
+        self._handler, self._connections = handler, connections
 
     def __call__(self, tars: Iterable[Any]) -> Iterator[dict[str, Any]]:
         for item in tars:
             url = item["url"] if isinstance(item, dict) else item
             try:
-                stream = _open(url)
+                stream = _open(url, self._connections)
             except Exception as error:
                 if not self._handler(error):
                     return
@@ -112,20 +116,20 @@ def _is_ours(url: str) -> bool:
     return is_url(url) and url.partition("://")[0] in SCHEMES and not url.startswith("file:")
 
 
-def _open(url: str) -> Any:
+def _open(url: str, connections: int) -> Any:
     if not _is_ours(url):  # paths, pipes and what else webdataset knows
         from webdataset import gopen
 
         return gopen(url)
     folder, _, name = url.rpartition("/")
-    return io.BufferedReader(_ObjectFile(ObjectReader(open_store(folder), name)), _BUFFER)
+    return io.BufferedReader(_ObjectFile(ObjectReader(open_store(folder), name), connections), _BUFFER)
 
 
 class _ObjectFile(io.RawIOBase):
     """An object as a file to be read once from beginning to end."""
 
-    def __init__(self, reader: ObjectReader) -> None:
-        self._parts = reader.stream()
+    def __init__(self, reader: ObjectReader, connections: int) -> None:
+        self._parts = reader.stream() if connections == 1 else reader.ranged(depth=connections)
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:

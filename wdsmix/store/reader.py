@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -143,7 +143,7 @@ class ObjectReader:
 
     def ranged(
         self, start: int = 0, stop: int | None = None, *, part: int = _PART, depth: int = 4
-    ) -> Iterator[memoryview]:
+    ) -> Generator[memoryview, None, None]:
         """Bytes ``start`` to ``stop`` (None: the end) in order, by ``depth`` ranged requests at a time.
 
         For stores that limit each connection. Memory: ``depth + 1`` buffers of ``part`` bytes, used again: what is
