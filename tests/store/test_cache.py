@@ -169,3 +169,25 @@ def test_a_cache_that_can_not_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     assert open_cache().folder == tmp_path / "named"
     assert open_cache(limit=5) is open_cache()
     assert open_cache().limit == 5
+
+
+def test_what_is_done_for_long_goes_first_and_only_if_nothing_beside_it_is_needed(tmp_path: Path) -> None:
+    heavy_set(tmp_path / "toy", [8_000_000])
+    cache = Cache(tmp_path / "cache", None)
+    found = opened(cache, tmp_path / "toy")
+    size, region = len(found.tar(0).data), 1 << 21
+    assert size > 3 * region
+    assert found.prefetch(0, 0, size)
+    assert not any(found.keeps)  # what was fetched ahead can go, as nobody has read it yet
+    found.table.used[:] = [50 - k for k in range(len(found.table.used))]
+    order = [k for _, k in sorted(found.candidates())]
+    assert order == list(reversed(range(len(found.table.used))))  # the eldest first
+    found.finished(0, 0, region + region // 2)  # all of the first region, half of the second
+    assert [k for _, k in sorted(found.candidates())] == [0, *order[:-1]]
+    assert found.prefetch(0, 0, region)  # needed again: a new epoch
+    assert [k for _, k in sorted(found.candidates())] == order
+    found.finished(0, 0, region)
+    assert found.give_up(0) == region
+    found.finished(0, 0, region)  # late: there is nothing any more
+    assert not found.table.have[: region >> 16].any()
+    assert [k for _, k in sorted(found.candidates())] == order[:-1]

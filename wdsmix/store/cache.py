@@ -175,6 +175,7 @@ class Cache:
             if usage <= goal:
                 return
             usage -= found.give_up(region)
+        self._since = -(limit >> 5)  # not soon again: looking for room costs time, too
         if usage > limit and not self._warned:
             self._warned = True
             _log.warning(

@@ -6,10 +6,11 @@ A folder of the cache, shared by all processes of the node that read this versio
     train-00000.sparse ...    as long as the tar; bytes that were not fetched are holes
     table                     mapped by all: ETag of each tar, last use of each region, a byte for each chunk there is
 
-A *chunk* (64 KiB) is there or not; it is marked after its bytes are written. A *region* (2 MiB) is what is given up at
-once. Four kinds of bytes of ``table`` are locked: a process *uses* the set, *keeps* a region (shared) or gives it up
-(exclusive), *fetches* a chunk (exclusive), or a whole file. Locks end with their process, so that a killed one leaves
-neither a stale lock nor a chunk that is only marked; whoever needs the chunk fetches it.
+A *chunk* (64 KiB) is there or not; it is marked after its bytes are written, and otherwise while it is not needed for
+long. A *region* (2 MiB) is what is given up at once. Four kinds of bytes of ``table`` are locked: a process *uses* the
+set, *keeps* a region (shared) or gives it up (exclusive), *fetches* a chunk (exclusive), or a whole file. Locks end
+with their process, so that a killed one leaves neither a stale lock nor a chunk that is only marked; whoever needs the
+chunk fetches it.
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ from wdsmix.manifest import FileEntry
 from wdsmix.store.base import Store
 from wdsmix.store.opening import UrlPath
 from wdsmix.store.reader import ObjectReader
-from wdsmix.store.table import CHUNK, REGION, Table, punch
+from wdsmix.store.table import CHUNK, DONE, REGION, THERE, Table, punch
 
 __all__ = ["CachedSet", "CachedTar", "Counts", "place_file"]
 
 REQUEST = 8 << 20
 """Most bytes of one request."""
 
-_DONE = 1 << 31
 _TICK = 0.004  # s between two looks at what another process fetches
 _PATIENCE = 60.0  # s without any progress after which a chunk is fetched though another process seems to do so
 _PROMISED = 10.0  # s for which a reader waits for chunks that a thread of this process has said it will fetch
@@ -187,12 +187,25 @@ class CachedSet:
                     return
                 if time.monotonic() - self._since > _GENERATION:
                     self._advance()
-                if region in self._held or self.table.lock_region(region, shared=True):
+                if self._hold(region):
                     self._held[region] = self.generation
-                    self.table.used[region] = int(time.time())
                     self.keeps[region] = self.generation
                     return
             self._wait()  # for one that is giving it up
+
+    def _hold(self, region: int) -> bool:
+        """Locks a region if it is not locked yet; False where somebody is giving it up. To be called under the lock."""
+        if region not in self._held:
+            if not self.table.lock_region(region, shared=True):
+                return False
+            self._held[region] = self.generation
+        self.table.used[region] = int(time.time())
+        return True
+
+    def _let_go(self, region: int) -> None:
+        self._held.pop(region, None)
+        self.keeps[region] = 0
+        self.table.drop_region(region)
 
     def _advance(self) -> None:
         """A new generation: regions that were not used in the last one or in this one are let go."""
@@ -200,17 +213,7 @@ class CachedSet:
         self.generation = before % _GENERATIONS + 1
         self._since = time.monotonic()
         for region in [r for r, g in self._held.items() if g != before and r not in self._busy]:
-            del self._held[region]
-            self.keeps[region] = 0
-            self.table.drop_region(region)
-
-    def keeps_region(self, region: int) -> bool:
-        """Whether this process keeps it. To be asked under `guard`."""
-        return region in self._held
-
-    def guard(self) -> threading.Lock:
-        """Held while regions are given up: no thread of this process keeps one meanwhile."""
-        return self._lock
+            self._let_go(region)
 
     def obtain(self, k: int, first: int, stop: int) -> None:
         """Waits until chunks ``first`` to ``stop`` (of tar ``k``) are there, fetching what nobody else fetches.
@@ -232,7 +235,7 @@ class CachedSet:
             force = time.monotonic() - since > _PATIENCE
             fetched = [self._fetch(k, a - base, b - base, force=force) for a, b in runs]
             if not any(fetched):
-                there = int(self.table.have[base : self.table.first_chunk[k + 1]].sum())
+                there = int(np.count_nonzero(self.table.have[base : self.table.first_chunk[k + 1]]))
                 if there != last_seen:
                     last_seen, since = there, time.monotonic()
                 self._wait()
@@ -249,12 +252,15 @@ class CachedSet:
         """
         base = self.table.first_chunk[k]
         first, last = self._chunks(k, start, stop)
+        have = self.table.have[first:last]
         try:
+            if DONE in have.tobytes():
+                self._mark(k, first, last, DONE, THERE)
             for a, b in self._absent(first, last):
                 self._fetch(k, a - base, b - base)
         finally:
             self.withdraw(k, start, stop)
-        return 0 not in self.table.have[first:last].tobytes()
+        return 0 not in have.tobytes()
 
     def withdraw(self, k: int, start: int, stop: int) -> None:
         """Takes a promise back."""
@@ -267,7 +273,7 @@ class CachedSet:
 
     def _absent(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Runs of chunks that are not there, none longer than a request may be."""
-        there, most = self.table.have[first:stop].tobytes(), REQUEST >> CHUNK
+        there, most = self.table.have[first:stop].astype(bool).tobytes(), REQUEST >> CHUNK
         runs: list[tuple[int, int]] = []
         begin = there.find(0)
         while begin >= 0:
@@ -294,7 +300,8 @@ class CachedSet:
                 self._busy[region] = self._busy.get(region, 0) + 1
         try:
             for region in regions:
-                self.keep(region)
+                while not self._held_now(region):
+                    self._wait()  # for one that is giving it up
             for x, y in self._absent(a, b):  # another process may have just done it
                 self._receive(k, x - base, y - base)
         finally:
@@ -305,8 +312,14 @@ class CachedSet:
                     self._busy[region] -= 1
                     if not self._busy[region]:
                         del self._busy[region]
+                        if not self.keeps[region]:  # nobody reads it yet
+                            self._let_go(region)
             self._tell()
         return True
+
+    def _held_now(self, region: int) -> bool:
+        with self._lock:
+            return self._hold(region)
 
     def _receive(self, k: int, first: int, stop: int) -> None:
         """One request, written to the sparse file chunk by chunk."""
@@ -323,7 +336,7 @@ class CachedSet:
                     at += len(data)
                     whole = stop if at == end else at >> CHUNK
                     if whole > done:
-                        self.table.have[base + done : base + whole] = 1
+                        self.table.have[base + done : base + whole] = THERE
                         done = whole
         except OSError as error:
             raise _unwritable(error, self.folder) from error
@@ -406,18 +419,33 @@ class CachedSet:
     # --- giving up ----------------------------------------------------------------------------------------------------
 
     def finished(self, k: int, start: int, stop: int) -> None:
-        """Says that bytes are not needed again for long: their regions go first when room is needed."""
-        base = self.table.first_region[k]
-        region = slice(base + (start >> REGION), base + (stop - 1 >> REGION) + 1)
-        self.table.used[region] = int(time.time()) | _DONE
+        """Says that bytes are not needed again for long: regions with nothing else go first when room is needed."""
+        self._mark(k, *self._chunks(k, start, stop), THERE, DONE)
+
+    def _mark(self, k: int, first: int, last: int, before: int, after: int) -> None:
+        """Marks those chunks of tar ``k`` anew that are marked as ``before``, unless they are being given up."""
+        base, shift = self.table.first_chunk[k], REGION - CHUNK
+        for number in range(first - base >> shift, (last - 1 - base >> shift) + 1):
+            region = self.table.first_region[k] + number
+            low, high = base + (number << shift), base + (number + 1 << shift)
+            have = self.table.have[max(first, low) : min(last, high)]
+            with self._lock:
+                held = region in self._held
+                if held or self.table.lock_region(region, shared=True):
+                    have[have == before] = after
+                    if not held:
+                        self.table.drop_region(region)
 
     def candidates(self) -> list[tuple[int, int]]:
         """Regions that hold something: (rank, region); the lowest rank goes first."""
-        held = np.add.reduceat(self.table.have, self._edges) if len(self.table.used) else np.zeros(0, np.uint8)
+        if not len(self.table.used):
+            return []
+        have = self.table.have
+        held, needed = (np.logical_or.reduceat(kind, self._edges) for kind in (have != 0, have == THERE))
         found = np.flatnonzero(held)
         used = self.table.used[found].astype(np.int64)
         # What is done for long goes before all else, the latest first: its next use is the farthest. Then the eldest.
-        rank = np.where(used & _DONE, -used, used)
+        rank = np.where(needed[found], used, -used)
         return list(zip(rank.tolist(), found.tolist(), strict=True))
 
     @functools.cached_property
@@ -431,7 +459,7 @@ class CachedSet:
                 return 0
             try:
                 k, first, stop = self.table.region_chunks(region)
-                held = int(self.table.have[first:stop].sum()) << CHUNK
+                held = int(np.count_nonzero(self.table.have[first:stop])) << CHUNK
                 self.table.have[first:stop] = 0
                 start = first - self.table.first_chunk[k] << CHUNK
                 with self._open(k) as handle:

@@ -16,12 +16,14 @@ import numpy.typing as npt
 
 from wdsmix.store.locks import FileLocks
 
-__all__ = ["CHUNK", "REGION", "Table", "punch"]
+__all__ = ["CHUNK", "DONE", "REGION", "THERE", "Table", "punch"]
 
 CHUNK = 16
 """Bits of an offset within a chunk, which is there or not."""
 REGION = 21
 """Bits of an offset within a region, which is given up at once."""
+THERE, DONE = 1, 2
+"""Of a chunk: there; there, and not needed again for long. 0 is not there."""
 
 _ETAG = 128  # bytes of a record
 _USE, _FILES, _REGIONS, _CHUNKS = 1 << 40, 2 << 40, 3 << 40, 4 << 40  # where the locks of each kind begin
@@ -50,9 +52,9 @@ class Table:
         self._map = mmap.mmap(self.locks.handle, length)
         self.etags = memoryview(self._map)[:used]
         self.used: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32, self.first_region[-1], used)
-        """uint32 [regions]: s since 1970 of the last use; with the highest bit: not needed again for long."""
+        """uint32 [regions]: s since 1970 of the last use."""
         self.have: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, self.first_chunk[-1], have)
-        """uint8 [chunks]: 1 for a chunk that is there."""
+        """uint8 [chunks]: 0, or THERE, or DONE."""
 
     def etag(self, k: int) -> str:
         """The ETag that tar ``k`` was first seen with; empty before that."""
