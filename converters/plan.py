@@ -293,7 +293,9 @@ class _Planner:
             for number, ref in list(good.items()):
                 width = ref.vectors.get(name, widths[name])
                 if width != widths[name]:
-                    self._drop(number, ref, "episode", f"{name} has {width} dimensions, the set has {widths[name]}")
+                    self._drop(
+                        number, ref, "episode", f"{name} has {counted(width, 'dimension')}, the set has {widths[name]}"
+                    )
                     del good[number]
         return widths
 
@@ -339,7 +341,8 @@ class _Planner:
         kept: dict[str, list[str]] = {}
         for field, values in (("names", spec.names), ("units", spec.units), ("kinds", spec.kinds)):
             if values and len(values) != width:
-                self.warnings.append(f"{name}: {len(values)} {field} do not fit its {width} dimensions; left out")
+                many = counted(len(values), f"{field[:-1]} does", f"{field} do")
+                self.warnings.append(f"{name}: {many} not fit its {counted(width, 'dimension')}; left out")
             elif values:
                 kept[field] = [encodable(value) for value in values]
         said = self.options.action_kind

@@ -18,6 +18,7 @@ from wdsmix.converters.relation import EpisodeRelation, Relation, relate
 from wdsmix.errors import DataError
 from wdsmix.imaging import decode_rgb, sniff
 from wdsmix.manifest import FieldStats
+from wdsmix.texts import counted
 
 __all__ = ["Look", "Looks", "Streams", "far_values", "look", "related", "spread_over"]
 
@@ -252,7 +253,7 @@ class Looks:
             where = (
                 f"all {self.episodes} episodes"
                 if count == self.episodes > 1
-                else f"{count} of {self.episodes} episodes"
+                else f"{count} of {counted(self.episodes, 'episode')}"
             )
             warnings.append(f"in {where} {text}, the first: {first}")
         lines: dict[str, str] = {}

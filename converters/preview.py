@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wdsmix.converters.base import ConvertOptions
 
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.texts import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +125,7 @@ def preview_source(source: Source, path: Path) -> None:
         for slot in info.cameras
     }
     head = SheetHead(
-        title=f"{info.name}  {sum(ref.frames for ref in good):,} frames, not converted",
+        title=f"{info.name}  {counted(sum(ref.frames for ref in good), 'frame')}, not converted",
         settings=settings_text(info.kind, info.fps, info.fps, info.details),
         cameras={
             slot: (camera.key, camera_text(slot, sizes[slot], info.details)) for slot, camera in info.cameras.items()
@@ -157,7 +158,7 @@ def _row(source: Source, ref: EpisodeRef) -> SheetRow:
             pictures = {slot: _pictures(episode, slot, count) for slot in episode.images}
     except DataError as error:
         return SheetRow(caption=f"can't be read: {error.message}", origin=_name(ref), pictures={})
-    return SheetRow(caption=task, origin=f"{count:,} frames · {_name(ref)}", pictures=pictures)
+    return SheetRow(caption=task, origin=f"{counted(count, 'frame')} · {_name(ref)}", pictures=pictures)
 
 
 def _pictures(episode: Episode, slot: str, count: int) -> Sequence[npt.NDArray[Any] | None]:

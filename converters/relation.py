@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from wdsmix.texts import counted
+
 __all__ = ["EpisodeRelation", "Relation", "relate"]
 
 Float64Array = npt.NDArray[np.float64]
@@ -130,13 +132,12 @@ class Relation:
             )
         elif flipped:
             warnings.append(f"action and state correlate negatively: {', '.join(flipped[:8])}: is their sign right?")
-        if middle_lag > _LONG_LAG_S * fps and abs(middle) > least:
-            warnings.append(
-                f"the state trails the action by {middle_lag:.0f} frames ({middle_lag / fps:.2f} s): are rows aligned?"
-            )
         if np.isnan(middle):
             return facts, warnings, "nothing moves"
-        text = f"correlation {middle:.2f}, state trails action by {middle_lag:.0f} frames ({middle_lag / fps:.2f} s)"
+        late = counted(round(middle_lag), "frame")
+        if middle_lag > _LONG_LAG_S * fps and abs(middle) > least:
+            warnings.append(f"the state trails the action by {late} ({middle_lag / fps:.2f} s): are rows aligned?")
+        text = f"correlation {middle:.2f}, state trails action by {late} ({middle_lag / fps:.2f} s)"
         return facts, warnings, text
 
     def _ranges(self, name: str, names: Sequence[str]) -> dict[str, object]:

@@ -228,7 +228,7 @@ def _noted(receipts: Iterable[ShardReceipt]) -> list[str]:
         extras = json.loads(row.extras) if _NOTED.search(row.extras) else {}
         mapping, left_out = extras.get("frame_mapping"), extras.get("rows_left_out")
         texts = sorted({str(text) for text in mapping.values()}) if isinstance(mapping, dict) else []
-        for text in [*texts, *([f"{left_out} bad rows were left out"] if left_out else [])]:
+        for text in [*texts, *([f"bad rows left out: {left_out}"] if left_out else [])]:
             alike = re.sub(r"\d+", "N", text)
             said.setdefault(alike, []).append(f"{row.source_episode or row.source_file}: {text}")
     ranked = sorted(said.values(), key=lambda texts: (-len(texts), texts[0]))

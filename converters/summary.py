@@ -105,8 +105,8 @@ def show_set(folder: Path, manifest: Manifest, *, console: Console | None = None
         _row(
             table,
             "asked for",
-            f"{asked:,} episodes (--max-episodes), got {manifest.counts.episodes:,}: the source has no more good ones, "
-            "or some proved bad only while they were read, which are not replaced",
+            f"{counted(asked, 'episode')} (--max-episodes), got {manifest.counts.episodes:,}: the source has no more "
+            "good ones, or some proved bad only while they were read, which are not replaced",
         )
     _print(console, table)
     _show_dropped(manifest.dropped, console)

@@ -120,9 +120,13 @@ def _show(manifest: Manifest) -> None:
         console.print(f"[yellow]![/] {plain(warning)}")
     for slot, camera in manifest.cameras.items():
         sizes = ", ".join(f"{w}x{h}" for w, h in camera.sizes[:3]) + (" ..." if len(camera.sizes) > 3 else "")
-        console.print(f"  {slot} = .{plain(camera.member)}: {camera.frames:,} {camera.encoding} pictures, {sizes}")
+        console.print(
+            f"  {slot} = .{plain(camera.member)}: {counted(camera.frames, f'{camera.encoding} picture')}, {sizes}"
+        )
     for name, vector in manifest.vectors.items():
-        console.print(f"  {plain(name)} = .{plain(vector.member)}: {vector.width} wide, {vector.frames:,} frames")
+        console.print(
+            f"  {plain(name)} = .{plain(vector.member)}: {vector.width} wide, {counted(vector.frames, 'frame')}"
+        )
     console.print(
         f"[green]✓[/] {plain(manifest.name)}: {counted(counts.frames, 'frame')} of "
         f"{counted(counts.episodes, 'episode')} in "

@@ -11,9 +11,9 @@ __all__ = ["counted", "encodable", "printable", "tolerant_streams"]
 _HANDLER = "wdsmix.spelled"
 
 
-def counted(number: int, unit: str) -> str:
-    """How many of what: ``1 shard``, ``2,000 shards``."""
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+def counted(number: int, unit: str, units: str = "") -> str:
+    """How many of what: ``1 shard``, ``2,000 shards``; with its verb where both forms are given: ``2 shards are``."""
+    return f"{number:,} {unit if number == 1 else units or f'{unit}s'}"
 
 
 def printable(text: str, *, lines: bool = False) -> str:

@@ -14,6 +14,8 @@ from wdsmix.converters.hdf5.layout import CameraPart, EpisodeLayout, Part
 from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.safe import Tree
 
+from wdsmix.texts import counted
+
 __all__ = ["Measured", "measure", "row_map"]
 
 
@@ -129,7 +131,7 @@ def measure(tree: Tree, group: str, layout: EpisodeLayout, options: Hdf5Options)
             warnings.append(f"{vector} left out: {fault.message}")
             continue
         if count == 0 or width != 1:
-            warnings.append(f"{vector} left out: {count} rows of {width} dimensions")
+            warnings.append(f"{vector} left out: {counted(count, 'row')} of {counted(width, 'dimension')}")
             continue
         rows[part.path, part.start], widths[vector] = count, 1
         present.append(vector)

@@ -15,6 +15,7 @@ from wdsmix.converters.lerobot.tables import EpisodeMeta, open_parquet
 from wdsmix.converters.lerobot.tree import Tree
 
 from wdsmix.errors import DataError
+from wdsmix.texts import counted
 
 __all__ = ["DataIndex", "Place", "scan_file"]
 
@@ -95,7 +96,9 @@ class DataIndex:
             self.places[episode] = best
             if len(there) == 1:
                 continue
-            shown = ", ".join(f"{place.file} ({count} rows)" for place, count in zip(there, counts, strict=True))
+            shown = ", ".join(
+                f"{place.file} ({counted(count, 'row')})" for place, count in zip(there, counts, strict=True)
+            )
             if not whole and (sum(counts) == length or len(set(counts)) > 1):
                 self.scattered[episode] = shown
             else:

@@ -22,6 +22,7 @@ from wdsmix.converters.lerobot.videos import Videos
 
 from wdsmix.episode import Camera, Episode, Float32Array, ImageStream
 from wdsmix.errors import DataError
+from wdsmix.texts import counted
 
 __all__ = ["EpisodeReader", "Filmed", "Opening"]
 
@@ -182,7 +183,7 @@ class EpisodeReader:
                 row = int(np.flatnonzero(wrong)[0])
                 column = next((p.column for p in role.parts if len(role.parts) == 1), name)
                 raise DataError(
-                    f"{int(wrong.sum())} rows have values that are null, ragged or not finite",
+                    f"{counted(int(wrong.sum()), 'row has', 'rows have')} values that are null, ragged or not finite",
                     path=place.file,
                     where=f"{column} row {row}",
                     expected=f"{role.width} finite numbers",

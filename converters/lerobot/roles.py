@@ -16,6 +16,7 @@ from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import DimensionKind, VectorSpec
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.texts import counted
 
 __all__ = ["Part", "Roles", "VectorRole", "choose_roles"]
 
@@ -114,7 +115,9 @@ class _Chooser:
         if feature is not None and len(feature.names) == width:
             return feature.names
         if feature is not None and feature.names and width > 1:
-            self.warnings.append(f"{column}: {len(feature.names)} names for {width} dimensions; they are numbered")
+            self.warnings.append(
+                f"{column}: {counted(len(feature.names), 'name')} for {width} dimensions; they are numbered"
+            )
         return tuple(f"dim_{k}" for k in range(width)) if width > 1 else (column,)
 
     def role(
@@ -170,7 +173,8 @@ class _Chooser:
                 kinds[part.start : part.end] = [_kind(part)] * (part.end - part.start)
             elif part.column == column:
                 self.warnings.append(
-                    f"modality.json: {name}.{part.name} ends at {part.end}, {column} has {len(kinds)} dimensions"
+                    f"modality.json: {name}.{part.name} ends at {part.end}, {column} has "
+                    f"{counted(len(kinds), 'dimension')}"
                 )
         return tuple(kinds) if set(kinds) - {"unknown"} else ()
 

@@ -25,6 +25,7 @@ from wdsmix.converters.lerobot.tree import Tree
 from wdsmix.converters.video import VideoFacts, probe
 
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.texts import counted
 
 __all__ = ["Survey", "survey"]
 
@@ -196,7 +197,7 @@ def _schema(
     raise DataError(
         "no data file can be read",
         path=next(iter(index.broken), "data"),
-        found="; ".join(list(index.broken.values())[:1]) or f"{len(locator.data_files)} files, no episode",
+        found="; ".join(list(index.broken.values())[:1]) or f"{counted(len(locator.data_files), 'file')}, no episode",
     )
 
 
@@ -260,16 +261,16 @@ def _tell(result: Survey) -> None:
     if other:
         first = other[0]
         warnings.append(
-            f"{len(other)} episodes have other than the declared rows, the first: episode {first} with "
-            f"{result.rows(first)}, declared {result.metas[first].length}"
+            f"{counted(len(other), 'episode has', 'episodes have')} other than the declared rows, the first: episode "
+            f"{first} with {result.rows(first)}, declared {result.metas[first].length}"
         )
-    counted = {"episodes": len(result.index.places), "frames": sum(result.rows(e) for e in result.index.places)}
-    for what, number in counted.items():
+    held = {"episodes": len(result.index.places), "frames": sum(result.rows(e) for e in result.index.places)}
+    for what, number in held.items():
         declared = info.totals.get(what)
         if declared is not None and declared != number:
             warnings.append(f"info.json declares {declared} {what}, the data files hold {number}")
     result.facts["declared"] = dict(info.totals)
-    result.facts["counted"] = counted
+    result.facts["counted"] = held
     if not result.tasks and {"task_index"} & result.roles.present:
         warnings.append(
             "rows name their task by number, and no table of tasks is there: episodes have the task that the table of "
@@ -281,7 +282,10 @@ def _tell(result: Survey) -> None:
         if any(not task for task in meta.tasks) or not (meta.tasks or result.tasks)
     ]
     if missing:
-        warnings.append(f"{len(missing)} episodes have an empty task or none, the first: episode {missing[0]}")
+        warnings.append(
+            f"{counted(len(missing), 'episode has', 'episodes have')} an empty task or none, the first: "
+            f"episode {missing[0]}"
+        )
 
 
 def _clock(tree: Tree, options: LeRobotOptions, result: Survey) -> None:

@@ -66,7 +66,7 @@ def check_poses(positions: Float64Array, yaws: Float64Array) -> None:
             raise DataError(
                 "not finite",
                 where=f"{name} row {int(bad[0][0])}",
-                found=f"{flat[tuple(bad[0])]} ({len(bad)} values in all)",
+                found=str(flat[tuple(bad[0])]) + (f" ({len(bad):,} values in all)" if len(bad) > 1 else ""),
             )
         if len(flat) and np.abs(flat).max() > _FAR:
             raise DataError("no pose", where=name, expected=f"at most {_FAR:g}", found=f"{np.abs(flat).max():g}")

@@ -20,6 +20,7 @@ from wdsmix.converters.slots import assign_slots, named_camera, natural_key
 
 from wdsmix.episode import Camera, Episode, EpisodeRef, SourceInfo
 from wdsmix.errors import ConfigError, DataError
+from wdsmix.texts import counted
 
 __all__ = ["NavSource"]
 
@@ -295,7 +296,10 @@ class NavSource:
         if absent:
             told.append(f"{len(absent)} of {len(self._splits)} names of the split have no folder, such as {absent[0]}")
         if outside:
-            told.append(f"{len(outside)} trajectories are in no list of the split, such as {outside[0]}")
+            told.append(
+                f"{counted(len(outside), 'trajectory is', 'trajectories are')} in no list of the split, "
+                f"such as {outside[0]}"
+            )
         return told
 
     def read(self, ref: EpisodeRef) -> Episode:
@@ -324,7 +328,7 @@ class NavSource:
 def _pictures(good: Sequence[Scan], report: dict[str, str], warnings: list[str]) -> dict[str, object]:
     frames, same = sum(scan.frames for scan in good), sum(scan.repeats for scan in good)
     left_out = sum(scan.left_out for scan in good)
-    report["pictures"] = f"{same} of {frames} repeat the one before; {left_out} frames left out"
+    report["pictures"] = f"{same} of {frames} repeat the one before; {counted(left_out, 'frame')} left out"
     if frames and same > 0.05 * frames:
         warnings.append(
             f"{same} of {frames} pictures repeat the one before: recorded faster than the camera gives them; "

@@ -12,6 +12,8 @@ from wdsmix.converters.unitree.options import UnitreeOptions
 from wdsmix.converters.unitree.recording import RawEpisode
 from wdsmix.converters.unitree.tables import table_of
 
+from wdsmix.texts import counted
+
 __all__ = ["PLACEHOLDERS", "Report"]
 
 PLACEHOLDERS = frozenset({"pick up the red cup on the table", "pick up cube", "pick up the cube"})
@@ -124,19 +126,28 @@ class Report:
         gappy = sum(episode.gaps > 0 for episode in episodes)
         if recovered:
             self.warnings.append(
-                f"{len(recovered)} data.json are cut off (a crash while recording); what is whole of them was taken, "
-                f"the first: {recovered[0]}"
+                f"{counted(len(recovered), 'data.json is', 'data.json are')} cut off (a crash while recording); what "
+                f"is whole of them was taken, the first: {recovered[0]}"
             )
         if gaps:
-            self.warnings.append(f"{gaps} frames were never written (numbers missing in {gappy} episodes)")
+            self.warnings.append(
+                f"{counted(gaps, 'frame was', 'frames were')} never written "
+                f"(numbers missing in {counted(gappy, 'episode')})"
+            )
         lacking = sum(number for cause, number in causes.items() if cause != "repeated pictures")
         if lacking:
             told = ", ".join(f"{cause} {number}" for cause, number in sorted(causes.items()))
-            self.warnings.append(f"{lacking} frames lack a picture and are left out for all cameras: {told}")
+            self.warnings.append(
+                f"{counted(lacking, 'frame lacks a picture and is', 'frames lack a picture and are')} left out for all "
+                f"cameras: {told}"
+            )
         self.details["left_out"] = dict(sorted(causes.items()))
         self.details["never_written"] = gaps
         self.details["recovered"] = recovered
-        lines["left out"] = f"{sum(causes.values())} frames; {gaps} never written; {len(recovered)} episodes recovered"
+        lines["left out"] = (
+            f"{counted(sum(causes.values()), 'frame')}; {gaps} never written; "
+            f"{counted(len(recovered), 'episode')} recovered"
+        )
 
     def _cameras(self, counts: Sequence[tuple[str, int, int, Sequence[str]]]) -> None:
         sets = Counter(tuple(count[3]) for count in counts)
@@ -154,11 +165,13 @@ class Report:
         if left and not self.options.instruction:
             number = sum(tasks[task] for task in left)
             self.warnings.append(
-                f"the task of {number} episodes is the recorder's own placeholder ({left[0]!r}): --instruction TEXT "
-                "says what was really done"
+                f"the task of {counted(number, 'episode')} is the recorder's own placeholder ({left[0]!r}): "
+                "--instruction TEXT says what was really done"
             )
         if tasks.get("", 0):
-            self.warnings.append(f"{tasks['']} episodes have no task: --instruction TEXT gives one")
+            self.warnings.append(
+                f"{counted(tasks[''], 'episode has', 'episodes have')} no task: --instruction TEXT gives one"
+            )
 
     def _robot(self) -> None:
         table = table_of(self.options.robot) if self.options.robot else None

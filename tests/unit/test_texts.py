@@ -17,7 +17,19 @@ from wdsmix.converters.summary import _row, _table
 from wdsmix.tools.console import plain
 
 from wdsmix.errors import DataError
-from wdsmix.texts import encodable, printable, tolerant_streams
+from wdsmix.texts import counted, encodable, printable, tolerant_streams
+
+
+def test_counts_agree_with_their_nouns_and_verbs():
+    assert [counted(number, "shard") for number in (0, 1, 2, 2000)] == [
+        "0 shards",
+        "1 shard",
+        "2 shards",
+        "2,000 shards",
+    ]
+    assert counted(1, "trajectory is", "trajectories are") == "1 trajectory is"
+    assert counted(3, "trajectory is", "trajectories are") == "3 trajectories are"
+
 
 HOSTILE = "a\x1b[2Jb\x9b31m\u202e\u2066\u2028\r\n\t\udcff"
 

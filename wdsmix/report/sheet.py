@@ -17,6 +17,7 @@ from wdsmix.errors import ConfigError
 from wdsmix.report.moments import moments
 from wdsmix.shards.files import write_atomic
 from wdsmix.shards.reader import Frame, ShardSet
+from wdsmix.texts import counted
 
 __all__ = [
     "PICTURE_KINDS",
@@ -81,7 +82,7 @@ def contact_sheet(opened: ShardSet, *, episodes: int = 6, cell: int = 160) -> Im
     """
     manifest = opened.manifest
     head = SheetHead(
-        title=f"{manifest.name}  {opened.digest[:12]}  {manifest.counts.frames:,} frames, {manifest.hz:g} Hz",
+        title=f"{manifest.name}  {opened.digest[:12]}  {counted(manifest.counts.frames, 'frame')}, {manifest.hz:g} Hz",
         settings=settings_text(manifest.kind, manifest.source_fps, manifest.hz, manifest.details),
         cameras={
             slot: (camera.key, camera_text(slot, camera.sizes, manifest.details))
@@ -178,7 +179,7 @@ def _row(opened: ShardSet, e: int) -> SheetRow:
     origin = f"{file}/{episode}" if episode else file
     return SheetRow(
         caption=(frames[0].task or "no task") + more,
-        origin=f"episode {frames[0].episode} · {frames[0].split} · {count:,} frames · {origin}",
+        origin=f"episode {frames[0].episode} · {frames[0].split} · {counted(count, 'frame')} · {origin}",
         pictures={slot: [frame.images.get(slot) for frame in frames] for slot in opened.manifest.cameras},
     )
 

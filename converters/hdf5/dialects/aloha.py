@@ -36,6 +36,8 @@ from wdsmix.converters.hdf5.safe import Tree, join
 from wdsmix.converters.hdf5.sidecar import read_beside
 from wdsmix.converters.hdf5.strings import attribute, clean_text, number
 
+from wdsmix.texts import counted
+
 __all__ = ["DIALECTS"]
 
 _IMAGES = "/observations/images"
@@ -167,7 +169,7 @@ def _steps(tree: Tree, task: str) -> tuple[dict[str, list[object]], list[str]]:
     if not any(text not in ("", task) for text in texts):
         return {}, []
     if len(texts) != (wanted := rows_of(tree, "/action")):
-        return {}, [f"substep_reasonings left out: {len(texts)} rows, the action has {wanted}"]
+        return {}, [f"substep_reasonings left out: {counted(len(texts), 'row')}, the action has {wanted}"]
     return {"substep": texts}, []
 
 

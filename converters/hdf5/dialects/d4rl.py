@@ -22,6 +22,8 @@ from wdsmix.converters.hdf5.options import Hdf5Options
 from wdsmix.converters.hdf5.rules import assumed_rate, rows_of
 from wdsmix.converters.hdf5.safe import Tree
 
+from wdsmix.texts import counted
+
 __all__ = ["DIALECTS"]
 
 _FPS = 20.0
@@ -110,7 +112,7 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     _, single, joined = _ends(tree)
     warnings = []
     if single:
-        warnings.append(f"{single} episodes of a single row left out")
+        warnings.append(f"{counted(single, 'episode')} of a single row left out")
     if tree.dataset("/timeouts") is None:
         how = "and where next_observations break off" if joined else "alone"
         warnings.append(f"no timeouts: episodes end at terminals {how}")

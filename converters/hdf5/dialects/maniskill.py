@@ -34,6 +34,7 @@ from wdsmix.converters.hdf5.strings import clean_text, number
 from wdsmix.converters.slots import natural_key
 
 from wdsmix.episode import DimensionKind
+from wdsmix.texts import counted
 
 __all__ = ["DIALECTS", "control_kinds"]
 
@@ -129,7 +130,9 @@ def _facts(tree: Tree, options: Hdf5Options) -> FileFacts:
     groups = [name.strip("/") for name in _trajectories(tree)]
     if records and (lost := sorted(set(records) - set(groups), key=natural_key)):
         shown = ", ".join(lost[:5]) + (", ..." if lost[5:] else "")
-        warnings.append(f"the metadata name {len(lost)} trajectories that the file lacks: {shown}")
+        warnings.append(
+            f"the metadata name {counted(len(lost), 'trajectory', 'trajectories')} that the file lacks: {shown}"
+        )
     modes = {str(record["control_mode"]) for record in records.values() if "control_mode" in record}
     modes = modes or ({str(kwargs["control_mode"])} if "control_mode" in kwargs else set())
     if len(modes) > 1:

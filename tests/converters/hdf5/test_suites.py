@@ -104,7 +104,7 @@ def test_maniskill_metadata_of_other_trajectories_and_modes(demos, tmp_path):
     told["episodes"].append({"episode_id": 77, "control_mode": "pd_joint_pos"})
     (tmp_path / "a.json").write_text(json.dumps(told))
     info = open_source(tmp_path).describe()
-    assert any("1 trajectories that the file lacks: traj_77" in warning for warning in info.warnings)
+    assert any("1 trajectory that the file lacks: traj_77" in warning for warning in info.warnings)
     assert any("several control modes: pd_ee_delta_pose, pd_joint_pos" in warning for warning in info.warnings)
     assert info.vectors["action"].kinds == ()
 
@@ -322,7 +322,7 @@ def test_d4rl_episodes_end_where_they_should(demos, tmp_path):
     got, _ = read_all(source, refs[1])
     assert got["state"][:, 0].tolist() == [12, 14, 16, 18, 20, 22]
     assert got["done"].ravel().tolist() == [0] * 6
-    assert any("1 episodes of a single row left out" in warning for warning in source.describe().warnings)
+    assert any("1 episode of a single row left out" in warning for warning in source.describe().warnings)
     got, _ = read_all(source := open_source(tmp_path, "--allow-no-camera", "--obs-shift", "1"), source.episodes()[1])
     assert got["state"][:, 0].tolist() == [14, 16, 18, 20, 22]
 

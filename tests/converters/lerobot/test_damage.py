@@ -487,7 +487,7 @@ def test_what_was_not_one_to_one_is_counted_in_the_manifest(tmp_path):
     assert [text for text in warnings if "the first episode_" in text] == [
         "2 episodes, the first episode_000001: the video has one frame less than the episode has rows: "
         "its last frame stands for two",
-        "1 episode, the first episode_000002: 1 bad rows were left out",
+        "1 episode, the first episode_000002: bad rows left out: 1",
     ]
 
 

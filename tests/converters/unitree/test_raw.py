@@ -311,7 +311,7 @@ def test_placeholder_tasks_are_told_and_overridden(tmp_path):
     assert episode.extras == {"goal": PLACEHOLDER}
     assert not any("placeholder" in warning for warning in source.describe().warnings)
     write_raw(tmp_path / "f", 4, text={})
-    assert any("1 episodes have no task" in warning for warning in open_unitree(tmp_path).describe().warnings)
+    assert any("1 episode has no task" in warning for warning in open_unitree(tmp_path).describe().warnings)
 
 
 @pytest.mark.parametrize("shared", [4, 6])
