@@ -7,9 +7,14 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wdsmix.tools.console import plain, result_console
+
+from wdsmix.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wdsmix.mixture.config import MixtureConfig
 
 __all__ = ["HELP", "configure", "run", "show"]
 
@@ -44,12 +49,21 @@ def run(args: argparse.Namespace) -> int:
     from wdsmix.training.evaluation import Evaluator, load_policy
     from wdsmix.training.precision import autoselect
 
+    for option in ("batch_size", "frames"):
+        value = getattr(args, option)
+        if value is not None and value < 1:
+            raise ConfigError("bad value", where=f"--{option.replace('_', '-')}", expected="1 or more", found=value)
     mixture = load_mixture(args.mixture)
     with joined(args.device) as group:
         checkpoint = load_checkpoint(args.checkpoint)
         precision = autoselect(group.device, args.precision)
         splits = [word for word in args.split.split(",") if word]
-        evaluator = Evaluator(mixture, splits, args.batch_size, group, frames=args.frames, threads=args.threads)
+        try:
+            evaluator = Evaluator(mixture, splits, args.batch_size, group, frames=args.frames, threads=args.threads)
+        except ConfigError as error:
+            if error.where != "eval_split":
+                raise
+            raise _no_such_split(mixture, args.split) from error
         policy = load_policy(checkpoint, args.weights)
         evaluator.check(checkpoint)
         report = evaluator.run(policy.to(group.device), precision)
@@ -61,6 +75,22 @@ def run(args: argparse.Namespace) -> int:
         else:
             show(found, title=f"{policy.config.policy}, step {checkpoint['step']:,}")
     return 0
+
+
+def _no_such_split(mixture: MixtureConfig, split: str) -> ConfigError:
+    """What ``--split`` could have been."""
+    from wdsmix.mixture.catalog import open_catalog
+
+    sources = open_catalog(mixture).sources
+    trained = {source.config.split for source in sources}
+    known = dict.fromkeys(name for source in sources for name in source.set.index.splits if name != source.config.split)
+    return ConfigError(
+        "no source has this split, or it is the one that is trained on",
+        path=mixture.path,
+        where="--split",
+        expected=", ".join(known) or f"a split that is held out; the sets have only {', '.join(sorted(trained))}",
+        found=split,
+    )
 
 
 def show(report: Mapping[str, Any], *, title: str) -> None:

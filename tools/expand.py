@@ -45,18 +45,21 @@ def run(args: argparse.Namespace) -> int:
     """Grows, reports, and returns the exit code."""
     from wdsmix.tools.console import result_console
 
+    from wdsmix.errors import ConfigError
     from wdsmix.texts import counted, printable
     from wdsmix.training.expand import SIDES, Rule
     from wdsmix.training.expand_file import expand_file
 
-    changed = expand_file(
-        args.checkpoint,
-        args.out,
-        {side: getattr(args, side) for side in SIDES if getattr(args, side) is not None},
-        init=args.init,
-        seed=args.seed,
-        rules=[Rule.parse(text) for text in args.rule],
-    )
+    sizes = {side: getattr(args, side) for side in SIDES if getattr(args, side) is not None}
+    options = {key: f"--{key.replace('_', '-')}" for key in SIDES.values()}
+    if not sizes:
+        raise ConfigError("nothing to grow", expected="at least one of " + ", ".join(options.values()))
+    rules = [Rule.parse(text) for text in args.rule]
+    try:
+        changed = expand_file(args.checkpoint, args.out, sizes, init=args.init, seed=args.seed, rules=rules)
+    except ConfigError as error:
+        error.where = options.get(error.where or "", error.where)
+        raise
     console = result_console()
     for name, (old, new) in changed.items():
         console.print(f"{printable(name)}  {old} -> {new}", markup=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wdsmix.errors import ConfigError, ConflictError, WdsmixError
+from wdsmix.texts import counted
 
 if TYPE_CHECKING:
     from wdsmix.mixture.plan import SourcePlan
@@ -110,7 +111,7 @@ def _show_plan(plans: Sequence[SourcePlan], summary: dict[str, Any]) -> None:
     console = _console()
     console.print(
         _table(
-            f"Mixture over {summary['samples']:,} samples",
+            f"Mixture over {counted(summary['samples'], 'sample')}",
             ["source", "share", "episodes", "frames", "Hz", "epochs", "live bytes"],
             [
                 [
@@ -147,9 +148,10 @@ def _show_plan(plans: Sequence[SourcePlan], summary: dict[str, Any]) -> None:
         rows.append(cells)
     console.print(_table("A sample", ["source", *dims, *cameras], rows, left=1 + len(dims) + len(cameras)))
     height, width = summary["picture"]
+    pictures = f"pictures {width}x{height} (resize: {summary['resize']})" if cameras else "no pictures"
     chunk = summary["action_chunk"]
     console.print(
-        f"pictures {width}x{height} (resize: {summary['resize']}); observations at {summary['observation_offsets']}; "
+        f"{pictures}; observations at {summary['observation_offsets']}; "
         f"actions at 0 ... {chunk - 1}{''.join(f'; {name}' for name in summary['reward_done'])}\n"
         f"streams {summary['streams']}, window {summary['window']:,} frames a source, blocks of about "
         f"{_bytes(summary['block_bytes'])}, seed {summary['seed']}; live: about "
@@ -255,7 +257,7 @@ def _show_run(report: dict[str, Any]) -> None:
     console = _console()
     console.print(
         _table(
-            f"{report['global_samples']:,} samples over all ranks",
+            f"{counted(report['global_samples'], 'sample')} over all ranks",
             ["source", "asked", "realised", "samples", "frames", "epochs"],
             [
                 [
@@ -272,13 +274,14 @@ def _show_run(report: dict[str, Any]) -> None:
         )
     )
     console.print(
-        f"{report['samples']:,} samples in {report['seconds']:.2f} s: {report['samples_per_second']:,.0f} samples/s, "
+        f"{counted(report['samples'], 'sample')} in {report['seconds']:.2f} s: "
+        f"{report['samples_per_second']:,.0f} samples/s, "
         f"{report['cpu_seconds_per_1000_samples']:.3f} CPU-s per 1,000 samples, "
         f"first batch after {report['first_batch_seconds']:.2f} s",
         soft_wrap=True,
     )
     if report["replaced"]:
-        console.print(f"[yellow]{report['replaced']:,} samples could not be read and were replaced[/yellow]")
+        console.print(f"[yellow]{counted(report['replaced'], 'sample')} could not be read: others stand in[/yellow]")
 
 
 def _console() -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from wdsmix.errors import ConfigError, ConflictError
+from wdsmix.texts import counted
 
 if TYPE_CHECKING:
     from wdsmix.mixture.config import MixtureConfig
@@ -169,10 +170,14 @@ def _tell(trainer: Any, start: dict[str, Any] | None) -> None:
     begun = "" if start is None else f", from step {trainer.step:,}"
     sys.stderr.write(
         f"{trainer.policy.config.policy}: {parameters / 1e6:.2f} M parameters; {precision.device}, {precision.name} "
-        f"({precision.reason}); {trainer.train.batch_size} samples a step and rank, {world} rank(s){begun}\n"
+        f"({precision.reason}); {counted(trainer.train.batch_size, 'sample')} a step and rank, "
+        f"{counted(world, 'rank')}{begun}\n"
     )
     if trainer.step >= trainer.train.steps:
-        sys.stderr.write(f"nothing is left to do: steps is {trainer.train.steps:,}; give a larger --steps to go on\n")
+        sys.stderr.write(
+            f"the run is finished: it is at step {trainer.step:,}, steps is {trainer.train.steps:,}; "
+            "nothing is left to do; give a larger --steps to go on\n"
+        )
     if trainer.train.eval_every and trainer.evaluator is None:
         sys.stderr.write(f"no source has the split {' or '.join(trainer.train.eval_split)}: nothing is held out\n")
 

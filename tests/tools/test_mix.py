@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -106,13 +107,26 @@ def test_plan_says_what_is_masked(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert source["ranged"] == {"action": [0]}
     assert main(["mix", "plan", str(tmp_path / "m.yaml")]) == 0
     out = capsys.readouterr().out
+    assert re.search(r"pictures \d+x\d+ \(resize: none needed\); observations", out)
     assert "state dimensions [2] have no spread" in out
     assert "action dimensions [0]: q01 and q99" in out
+
+    (tmp_path / "m.yaml").write_text(
+        yaml.safe_dump(
+            {"sources": [{"name": "a", "shards": "a", "weight": 1}], "sample": {"cameras": [], "normalize": {}}}
+        )
+    )
+    assert main(["mix", "plan", str(tmp_path / "m.yaml"), "--samples", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "no pictures; observations at [0]" in out
+    assert "Mixture over 1 sample\n" in re.sub(" +\n", "\n", out)
 
 
 def test_init_variants(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mix", "init", "sets/lift", "sets/lift", "--out", "-", "--weights", "equal"]) == 0
-    data = yaml.safe_load(capsys.readouterr().out)
+    text = capsys.readouterr().out
+    assert "image_size: 0        # 0 = as stored, 32x32\n" in text
+    data = yaml.safe_load(text)
     assert [source["name"] for source in data["sources"]] == ["lift", "lift_2"]
     assert [source["weight"] for source in data["sources"]] == [0.5, 0.5]
     assert data["sample"]["image_size"] == 0

@@ -256,10 +256,13 @@ def test_command_grows_a_checkpoint(tmp_path, capsys):
     for out in ("big.pt", "step.pt"):
         assert main(["expand", str(tmp_path / "step.pt"), str(tmp_path / out), *options]) == 3
     assert main(["expand", str(tmp_path / "big.pt"), str(tmp_path / "small.pt"), "--state-dim", "16"]) == 3
+    capsys.readouterr()
     assert main(["expand", str(tmp_path / "big.pt"), str(tmp_path / "same.pt")]) == 2
+    assert "at least one of --state-dim, --action-dim, --num-embodiments" in capsys.readouterr().err
     assert main(["expand", str(tmp_path / "no.pt"), str(tmp_path / "same.pt"), "--state-dim", "64"]) == 2
     for size in ("0", "-1", "1000000000000"):
         assert main(["expand", str(tmp_path / "step.pt"), str(tmp_path / "same.pt"), "--state-dim", size]) == 2
+        assert "error: --state-dim: bad size" in capsys.readouterr().err
     assert main(["expand", str(tmp_path / "step.pt"), str(tmp_path / "step.pt" / "x.pt"), *options]) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big.pt", "step.pt"]
 

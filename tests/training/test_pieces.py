@@ -227,7 +227,8 @@ def test_keys_of_a_run(tmp_path):
     assert (train.steps, train.batch_size, train.lr, train.warmup, train.augment) == (100, 8, 1e-3, 5, {"crop": 0.1})
     for values, message in (
         ({"steps": 5, "btach_size": 3}, r"btach_size: unknown key; did you mean 'batch_size'\?"),
-        ({"lr": 1e-3}, "steps: missing"),
+        ({"lr": 1e-3}, "steps: missing .* give --steps N, or steps: N in the configuration$"),
+        ({"lr": -1}, "steps: missing .* give --steps N, or steps: N in the configuration; 1 more fault"),
         ({"steps": 0}, "steps: bad value .expected 1 or more"),
         ({"steps": True}, "steps: expected a number"),
         ({"steps": 5, "lr": math.nan}, "lr"),

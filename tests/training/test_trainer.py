@@ -269,12 +269,15 @@ def test_the_commands(path, tmp_path, capsys):
     assert "an id never moves" in capsys.readouterr().err
     for flags in (["--batch-size", "0"], ["--frames", "0"], ["--batch-size", "-1", "--frames", "3"]):
         assert cli.main(["evaluate", str(out), str(path), *flags]) == 2
+        assert f"error: {flags[0]}: bad value" in capsys.readouterr().err
     assert cli.main(["evaluate", str(out), str(path), "--split", "train"]) == 2
-    assert "one that is not trained on" in capsys.readouterr().err
+    assert "--split: no source has this split" in (said := capsys.readouterr().err)
+    assert "expected val, found train" in said
+    assert "eval_split" not in said
 
     # A finished run, a run that another process is at, and what is no folder.
     assert cli.main(["train", str(path), "--out", str(out), "--resume"]) == 0
-    assert "nothing is left to do" in capsys.readouterr().err
+    assert "the run is finished: it is at step 4, steps is 4; nothing is left to do" in capsys.readouterr().err
     with exclusive(out / ".lock", "trains in this folder"):
         assert cli.main(["train", str(path), "--out", str(out), "--resume", "--steps", "9"]) == 3
     assert "another process trains in this folder" in capsys.readouterr().err

@@ -103,18 +103,15 @@ def _sample(opened: Sequence[ShardSet]) -> list[str]:
         }
     )
     side = 0 if len(sizes) < 2 else min(max(size) for size in sizes)
-    note = (
-        "as stored" if side == 0 else f"stored: {', '.join(f'{w}x{h}' for w, h in sizes)}; all are brought to this side"
-    )
+    stored = ", ".join(f"{width}x{height}" for width, height in sizes)
+    note = f"stored: {stored}; all are brought to this side" if side else f"0 = as stored{stored and f', {stored}'}"
     widths: dict[str, list[int]] = {}
     for manifest in manifests:
         for name, entry in manifest.vectors.items():
             widths.setdefault(name, []).append(entry.width)
     lines = [
         f"  cameras: [{', '.join(map(_text, slots))}]",
-        f"  image_size: {side}        # 0 = as stored; {note}"
-        if side == 0
-        else f"  image_size: {side}        # {note}",
+        f"  image_size: {side}        # {note}",
         "  history: 1           # observations at -history+1 ... 0",
         "  action_chunk: 16     # actions at 0 ... 15",
     ]

@@ -147,7 +147,11 @@ def checked(values: Mapping[str, Any], path: Path | None = None) -> TrainConfig:
     try:
         return TrainConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise explain(error, path=path, known={(): tuple(TrainConfig.model_fields)}) from error
+        fault = explain(error, path=path, known={(): tuple(TrainConfig.model_fields)})
+        if fault.where == "steps" and "steps" not in values:
+            how = "give --steps N, or steps: N in the configuration"
+            fault.hint = f"{how}; {fault.hint}" if fault.hint else how
+        raise fault from error
 
 
 def resumed_config(
