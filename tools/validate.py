@@ -22,6 +22,7 @@ HELP = """Check a shard set on disk or in a store.
   full    and every byte: sha256, crc32c of every frame, tar headers, members, vectors, JSON; every picture decoded;
           counts and statistics recomputed
 
+Of a folder to which `wdsmix fetch` brought some of the shards, those alone are checked, and the report says so.
 All faults are reported, each with file, place, what was expected and what was found.
 A manifest can't vouch for itself: --digest compares it with the version you noted (`wdsmix inspect` shows it).
 Of a set in a store, full streams every shard; nothing is kept on disk. URL may be that of the set (its latest version
@@ -39,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes, one shard each (0: the CPUs)")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="faults to show of each kind (20)")
     parser.add_argument("--digest", default="", metavar="HEX", help="version the set must have, or its first digits")
-    parser.add_argument("--paths", action="store_true", help="one line a file: = fine, - missing, + foreign, * faults")
+    parser.add_argument(
+        "--paths", action="store_true", help="one line a file: = fine, - missing, + foreign, . never fetched, * faults"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress, and no table if all is well")
 
@@ -131,6 +134,11 @@ def _show(report: Report, console: Console) -> None:
             console.print(f"[red]✗[/] {check.kind}: {plain(str(fault))}")
         if (more := faults.counts[check.kind] - len(kept)) > 0:
             console.print(f"[red]✗[/] {check.kind}: and {more:,} more (--limit shows more)")
+    if report.left_out:
+        console.print(
+            f"· {counted(len(report.left_out), 'shard was', 'shards were')} never fetched to this folder: nothing was "
+            "asked of them, nor of sums over all shards"
+        )
     name = plain(report.name or report.path)
     version = f" {report.digest[:12]}" if report.digest else ""
     if report.ok:

@@ -85,3 +85,56 @@ def test_a_folder_that_is_no_set(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "✗ manifest: manifest.json: there is none: not a shard set, or not finished" in capsys.readouterr().out
     (tmp_path / "manifest.json").write_text('{"[red]": 1}')
     assert main(["validate", str(tmp_path)]) == 1
+
+
+@pytest.fixture
+def part(toy: Path, tmp_path: Path) -> Path:
+    """A folder to which only the first train shard was fetched."""
+    assert main(["fetch", toy.as_uri(), str(tmp_path / "part"), "--shards", "train-00000", "--quiet"]) == 0
+    return tmp_path / "part"
+
+
+@pytest.mark.parametrize("level", ["list", "quick", "full"])
+def test_what_was_never_fetched_is_no_fault(part: Path, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["validate", str(part), "--level", level, "--paths", "--jobs", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "2 shards were never fetched to this folder" in captured.out
+    assert f"no faults at level {level}" in captured.out
+    assert "✗" not in captured.out
+    lines = captured.out.splitlines()
+    assert [line for line in lines if line.startswith(". ")] == [
+        ". train-00001.frames.arrow",
+        ". train-00001.tar",
+        ". val-00000.frames.arrow",
+        ". val-00000.tar",
+    ]
+    if level != "list":
+        assert "7/7 frames" in captured.err  # of the shard that is there
+    assert main(["validate", str(part), "--level", level, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_fetched"] == ["train-00001", "val-00000"]
+
+
+def test_faults_of_what_was_fetched_stay_faults(part: Path, toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(part / "train-00000.tar", 0)
+    assert main(["validate", str(part), "--level", "full"]) == 1
+    assert "✗ header: train-00000.tar" in capsys.readouterr().out
+    (part / "train-00000.tar").unlink()  # it had been there
+    (part / "train-00000.frames.arrow").unlink()
+    (part / "val-00000.tar").write_bytes((toy / "val-00000.tar").read_bytes())  # so its table is missing
+    assert main(["validate", str(part), "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["not_fetched"] == ["train-00001"]
+    missing = {detail["file"] for detail in value["details"] if detail["kind"] == "missing"}
+    assert missing == {"train-00000.tar", "train-00000.frames.arrow", "val-00000.frames.arrow"}
+
+
+@pytest.mark.parametrize("notes", [None, b"", b"{}", b'{"files": []}', b"[" * 100_000])
+def test_without_a_fetch_s_notes_all_shards_must_be_there(part: Path, notes: bytes | None, capsys) -> None:
+    (part / ".fetched.json").unlink()
+    if notes is not None:
+        (part / ".fetched.json").write_bytes(notes)
+    assert main(["validate", str(part), "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["not_fetched"] == []
+    assert len([detail for detail in value["details"] if detail["kind"] == "missing"]) == 4

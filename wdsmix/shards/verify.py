@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,14 @@ from wdsmix.manifest import FORMAT_VERSION, FieldStats, Manifest, Stats, canonic
 from wdsmix.shards.faults import CHECKS, LEVELS, Faults, Level
 from wdsmix.shards.frames import FrameTable
 from wdsmix.shards.receipt import EpisodeRow
-from wdsmix.shards.verify_manifest import check_folder, check_manifest, is_adopted, load_manifest, shard_files
+from wdsmix.shards.verify_manifest import (
+    check_folder,
+    check_manifest,
+    is_adopted,
+    load_manifest,
+    not_fetched,
+    shard_files,
+)
 from wdsmix.shards.verify_remote import check_remote_tar, staged
 from wdsmix.shards.verify_shard import ShardTotals, check_checksum, check_tar
 from wdsmix.shards.verify_tables import check_frames, check_index, open_frames
@@ -54,11 +61,14 @@ class Report:
     """Kinds of the checks that were made; the others belong to a higher level or had nothing to work on."""
     names: tuple[str, ...] = ()
     """Files of the set."""
+    left_out: tuple[str, ...] = ()
+    """Shards that were never fetched to the folder: nothing was asked of them."""
 
     @property
     def paths(self) -> dict[str, str]:
-        """File -> symbol: ``=`` no fault, ``-`` missing, ``+`` no file of the set, ``*`` other faults."""
+        """File -> ``=`` no fault, ``-`` missing, ``+`` no file of the set, ``.`` never fetched, ``*`` other faults."""
         found = dict.fromkeys(["manifest.json", *self.names], "=")
+        found.update((name, ".") for shard in self.left_out for name in shard_files(shard))
         for file, kinds in self.faults.files.items():
             if file:
                 found[file] = "-" if "missing" in kinds else "+" if kinds <= {"extra", "leftover"} else "*"
@@ -91,6 +101,7 @@ class Report:
                 for check in CHECKS
                 if check.kind != "store" or check.kind in self.asked
             ],
+            "not_fetched": list(self.left_out),
             "paths": self.paths,
             "details": [fault.to_json() for fault in self.faults],
         }
@@ -162,12 +173,14 @@ def verify(
     asked = {"manifest", *(["digest"] if digest else [])}
     if manifest is None:
         return Report(path=str(path), level=level, name="", digest="", faults=faults, asked=frozenset(asked))
-    present = check_folder(folder, manifest, faults)
+    left_out = not_fetched(folder, manifest)
+    present = check_folder(folder, manifest, faults, left_out)
     check_manifest(manifest, faults)
     levels = LEVELS[: LEVELS.index(level) + 1]
     asked |= {check.kind for check in CHECKS if check.level in levels and check.kind not in ("digest", "store")}
     if level in ("quick", "full"):
-        check_contents(folder, manifest, present, level == "full", max(jobs, 1), faults, progress)
+        check_contents(folder, manifest, present, level == "full", max(jobs, 1), faults, progress, left_out=left_out)
+        asked -= {"counts"} if left_out else set()  # they are of all shards
     return Report(
         path=str(path),
         level=level,
@@ -176,6 +189,7 @@ def verify(
         faults=faults,
         asked=frozenset(asked),
         names=tuple(entry.name for entry in manifest.files),
+        left_out=tuple(shard for shard in manifest.shards if shard in left_out),
     )
 
 
@@ -189,6 +203,7 @@ def check_contents(
     progress: Callable[[int], Tick] | None,
     *,
     remote: tuple[Store, Mapping[str, int]] | None = None,
+    left_out: Set[str] = frozenset(),
 ) -> None:
     """The quick and full levels.
 
@@ -201,6 +216,7 @@ def check_contents(
         faults: Collects what is wrong.
         progress: As `verify` takes it.
         remote: Where the shards are, and the sizes of its objects.
+        left_out: Shards to ask nothing of; then nothing is asked of the sums over all shards either.
     """
 
     def size(tar: str) -> int | None:
@@ -227,12 +243,18 @@ def check_contents(
             None if remote is None else remote[0],
         )
         for shard in dict.fromkeys(manifest.shards)
+        if shard not in left_out
     ]
-    tick = progress(manifest.counts.frames) if progress else _silent
+    frames = manifest.counts.frames
+    if left_out and index is not None:
+        frames = sum(row.frames for job in work for row in job.rows or ())
+    tick = progress(frames) if progress else _silent
     alone = jobs == 1 or len(work) < 2 or _bytes(manifest, full) < _INLINE_BYTES
     results = [_shard(job, tick) for job in work] if alone else _pooled(work, jobs, tick)
     for result in results:
         faults.merge(result.faults)
+    if left_out:
+        return
     check_counts(manifest, results, full, faults)
     if full and stats is not None and all(result.stats is not None for result in results):
         check_stats(manifest, stats, results, faults)

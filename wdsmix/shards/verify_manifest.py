@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
 
 from wdsmix.errors import DataError
 from wdsmix.manifest import FORMAT_VERSION, Manifest, canonical_json, check_seal, digest_of, read_model
 from wdsmix.shards.faults import Faults
+from wdsmix.store.fetch import STAMPS
 
-__all__ = ["check_folder", "check_manifest", "is_adopted", "load_manifest", "shard_files"]
+__all__ = ["check_folder", "check_manifest", "is_adopted", "load_manifest", "not_fetched", "shard_files"]
 
 MANIFEST = "manifest.json"
 SIDE_FILES = ("index.parquet", "stats.json")
@@ -59,9 +62,35 @@ def load_manifest(folder: Path, faults: Faults, digest: str) -> Manifest | None:
     return manifest
 
 
-def check_folder(folder: Path, manifest: Manifest, faults: Faults) -> set[str]:
-    """Compares names and sizes; returns the names of the files that are there (links count as their target)."""
-    wanted = {entry.name: entry.bytes for entry in manifest.files}
+def not_fetched(folder: Path, manifest: Manifest) -> frozenset[str]:
+    """Shards that were never asked for, of a folder to which ``wdsmix fetch`` brought others.
+
+    A fetch notes what it brought. A shard of which anything is noted, or there, is one that should be whole.
+    """
+    try:
+        noted = json.loads((folder / STAMPS).read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()
+    if not isinstance(noted, dict) or not noted:
+        return frozenset()
+    return frozenset(
+        shard
+        for shard in manifest.shards
+        if not any(name in noted or (folder / name).exists() for name in shard_files(shard))
+    )
+
+
+def check_folder(folder: Path, manifest: Manifest, faults: Faults, left_out: Set[str] = frozenset()) -> set[str]:
+    """Compares names and sizes; returns the names of the files that are there (links count as their target).
+
+    Args:
+        folder: The set's.
+        manifest: Its manifest.
+        faults: Collects what is wrong.
+        left_out: Shards that need not be there.
+    """
+    elsewhere = {name for shard in left_out for name in shard_files(shard)}
+    wanted = {entry.name: entry.bytes for entry in manifest.files if entry.name not in elsewhere}
     present: set[str] = set()
     for name, size in wanted.items():
         faults.saw("missing")
