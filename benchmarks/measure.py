@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.checks import check_batch, check_shares
 from benchmarks.proc import busy_seconds, usage
@@ -37,6 +38,8 @@ class Job:
     """The window goes on for so many samples, however long that takes; 0: for window_s."""
     marks: str = ""
     """File that gets a line when the window begins."""
+    timeline_s: float = 0.0
+    """Steps in which the rate before the window is told; 0: not at all."""
 
     def to_json(self) -> str:
         """For another process."""
@@ -73,9 +76,11 @@ def measure(job: Job) -> dict[str, Any]:
     first = time.perf_counter() - begin
     check_batch(view(batch, store), contender, store)
     begin, taken = time.perf_counter(), 0
-    while taken < job.warm_up_batches or time.perf_counter() - begin < job.warm_up_s:
+    arrivals = [begin]
+    while taken < job.warm_up_batches or arrivals[-1] - begin < job.warm_up_s:
         batch = take(stream)
         taken += 1
+        arrivals.append(time.perf_counter())
     result = _window(job, lambda: take(stream))
     # Batches held while others are made must stay as they were.
     held = []
@@ -84,7 +89,16 @@ def measure(job: Job) -> dict[str, Any]:
     for batch in held:
         check_batch(view(batch, store), contender, store, pictures=2)
     result["share_gap"] = check_shares(counts, contender) if contender.module != "decode" else 0.0
+    if job.timeline_s:
+        result["timeline"] = _timeline(np.array(arrivals) - begin + first, job.timeline_s)
     return {**result, "first_batch_s": first}
+
+
+def _timeline(arrivals: npt.NDArray[np.float64], step: float) -> list[tuple[float, float]]:
+    """(s since the start, samples a second until the next one) pairs."""
+    edges = np.arange(0, arrivals[-1] + step, step)
+    counts, _ = np.histogram(arrivals, edges)
+    return [(round(float(at), 3), float(count * BATCH / step)) for at, count in zip(edges, counts, strict=False)]
 
 
 def _window(job: Job, take: Callable[[], Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.environments import REPOSITORY
 from benchmarks.measure import Job
 from benchmarks.proc import busy_seconds, usage
@@ -27,6 +29,9 @@ __all__ = ["BUCKET", "STORE_RATE", "STREAMING", "ranged_rounds", "streaming_roun
 BUCKET = "bench"
 STORE_RATE = 200e6
 """Bytes per second that the store gives to streaming."""
+LOCAL_WARM_UP = 3.0
+"""s: what lies on the disk needs no more."""
+_STEP = 0.5  # s, of the rate from the start on
 CONNECTION_RATE, FIRST_BYTE = 60e6, 0.03
 """Bytes per second, and seconds before each answer, of a connection of a limited store."""
 
@@ -170,34 +175,47 @@ def streaming_rounds(
     """
     records = []
     order = random.Random(plan.seed)
-    cache = work / "s3-cache"
-    with shelf(sets, total=STORE_RATE) as server:
+    cache, log = work / "s3-cache", work / "run" / "shelf.log"
+    log.parent.mkdir(exist_ok=True)
+    with shelf(sets, total=STORE_RATE, log=log) as server:
         for turn in range(plan.rounds):
             queue = list(names)
             order.shuffle(queue)
             for name in queue:
                 shutil.rmtree(cache, ignore_errors=True)
-                place = str(sets) if name.startswith("local") else f"s3://{BUCKET}"
+                local = name.startswith("local")
+                place = str(sets) if local else f"s3://{BUCKET}"
                 with _environment(server, BENCH_PLACE=place, WDSMIX_CACHE_DIR=str(cache)):
                     record = run_one(
                         work,
                         Job(
                             contender=STREAMING[name],
                             root=str(root),
-                            warm_up_s=plan.warm_up_s,
+                            warm_up_s=min(plan.warm_up_s, LOCAL_WARM_UP) if local else plan.warm_up_s,
                             window_s=plan.window_s,
                             marks=str(work / "run" / "mark"),
+                            timeline_s=0.0 if local else _STEP,
                         ),
                     )
                 record.pop("memory", None)
+                if "error" not in record:
+                    record |= _served(log, float((work / "run" / "mark").read_text()), record["wall_s"])
                 records.append({"name": name, "round": turn, **record})
                 said = record.get("error") or (
                     f"{record['samples_per_s']:.0f} samples/s, {record['cpu']:.3f} CPU-s/1k, "
-                    f"{record['peak_mib']:.0f} MiB, foreign {record['foreign_cores']:.2f}"
+                    f"{record['peak_mib']:.0f} MiB, foreign {record['foreign_cores']:.2f}, from the store "
+                    f"{record['store_mb_s']:.0f} MB/s at {record['store_cores']:.2f} cores"
                 )
                 tell(f"round {turn + 1}: {name}: {said}")
     shutil.rmtree(cache, ignore_errors=True)
     return records
+
+
+def _served(log: Path, start: float, wall: float) -> dict[str, float]:
+    """What the server did in a window: MB/s, and how many cores it took."""
+    rows = np.loadtxt(log, ndmin=2)
+    sent, used = (np.diff(np.interp([start, start + wall], rows[:, 0], rows[:, k])).item() / wall for k in (1, 2))
+    return {"store_mb_s": sent / 1e6, "store_cores": used}
 
 
 @contextmanager

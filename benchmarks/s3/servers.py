@@ -89,10 +89,14 @@ def _moto() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def shelf(folder: Path, *, total: float = 0.0, connection: float = 0.0, first_byte: float = 0.0) -> Iterator[Server]:
+def shelf(
+    folder: Path, *, total: float = 0.0, connection: float = 0.0, first_byte: float = 0.0, log: Path | None = None
+) -> Iterator[Server]:
     """The cheap server over a folder, to read (`benchmarks.s3.shelf`); every bucket name means the folder."""
     options = {"--total": total, "--connection": connection, "--first-byte": first_byte}
     words = [word for name, value in options.items() for word in (name, str(value))]
+    if log is not None:
+        words += ["--log", str(log)]
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.s3.shelf", str(folder), *words],
         cwd=REPOSITORY,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bytes_of", "files_of", "make_sets"]
 
-_TIMES = {"s3-streaming": 6, "s3-transfer": 2}
+_TIMES = {"s3-streaming": 12, "s3-transfer": 2}
 """Folder -> how often each source's episodes. Streaming begins with a window of each source: it is measured within the
 first epoch. One gigabyte goes up in each round of transfers."""
 

@@ -1,7 +1,8 @@
 """A cheap server that shows a folder as an S3 bucket, to read: as much as clients need, at a rate that is asked for.
 
 Bytes go out by sendfile, so that what is measured is the client: ``python -m benchmarks.s3.shelf FOLDER [options]``
-prints its port and serves until its standard input closes. Signatures are not looked at.
+prints its port and serves until its standard input closes. Signatures are not looked at. ``--log FILE`` gets a line
+every quarter of a second: time.monotonic(), bytes sent so far, CPU-seconds of the server so far.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from urllib.parse import unquote
 
 __all__ = ["Limits", "main"]
 
-_SLICE = 1 << 17
+_SLICE = 1 << 18
+_EVERY = 0.25  # s
 _MISSING = b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>"
 
 
@@ -33,6 +35,8 @@ class Limits:
     """Bytes per second of each."""
     first_byte: float = 0.0
     """Seconds before each answer."""
+    sent: int = 0
+    """Bytes so far."""
     _free: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -46,6 +50,7 @@ class Limits:
         pause = until - time.monotonic()
         if pause > 0:
             time.sleep(pause)
+        self.sent += amount
 
 
 def _read_head(link: socket.socket, left: bytes) -> tuple[list[str], bytes] | None:
@@ -102,6 +107,14 @@ def _serve(link: socket.socket, folder: Path, limits: Limits) -> None:
         return  # the client has gone
 
 
+def _keep_log(path: Path, limits: Limits) -> None:
+    with path.open("w") as file:
+        while True:
+            file.write(f"{time.monotonic():.3f} {limits.sent} {time.process_time():.3f}\n")
+            file.flush()
+            time.sleep(_EVERY)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Serves."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.s3.shelf")
@@ -109,8 +122,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--total", type=float, default=0.0)
     parser.add_argument("--connection", type=float, default=0.0)
     parser.add_argument("--first-byte", type=float, default=0.0)
+    parser.add_argument("--log", type=Path)
     args = parser.parse_args(arguments)
     limits = Limits(total=args.total, connection=args.connection, first_byte=args.first_byte)
+    if args.log:
+        threading.Thread(target=_keep_log, args=(args.log, limits), daemon=True).start()
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()

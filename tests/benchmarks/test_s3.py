@@ -43,6 +43,9 @@ def streamed(name: str, turn: int, rate: float, peak: float) -> dict[str, object
         "first_batch_s": 0.2,
         "peak_mib": peak,
         "foreign_cores": 0.0,
+        "store_mb_s": 130.0 if name.startswith("s3") else 0.0,
+        "store_cores": 0.1 if name.startswith("s3") else 0.0,
+        "timeline": [[0.0, 100.0], [0.5, 1900.0], [1.0, 1800.0], [1.5, 1900.0]] if name.startswith("s3") else [],
     }
 
 
@@ -52,7 +55,7 @@ def test_the_report(tmp_path: Path) -> None:
         "command": "python -m benchmarks.s3",
         "machine": "2 cores",
         "versions": {"wdsmix": "0.1"},
-        "plan": {"window_s": 4.0, "warm_up_s": 15.0},
+        "plan": {"window_s": 4.0, "warm_up_s": 30.0, "cores": 2},
         "server": "Ceph radosgw",
         "transfers": [
             transfer(kind, turn, wall * (turn + 1))
@@ -69,11 +72,12 @@ def test_the_report(tmp_path: Path) -> None:
     goals = {goal.goal: (goal.value, goal.met) for goal in write_report(run, tmp_path)}
     assert [goals[f"{name}: speed, × boto3"] for name in ("push", "fetch")] == [(0.8, False), (1.25, True)]
     assert next(found for goal, found in goals.items() if goal.startswith("ranged")) == (4.0, True)
-    assert [found for goal, found in goals.items() if "threads: samples" in goal] == [(0.95, True)]
+    assert [found for goal, found in goals.items() if "threads: samples" in goal] == [(0.95, True), (1.0, True)]
     assert [found for goal, found in goals.items() if "threads: peak" in goal] == [(50.0, True)]
-    assert [found for goal, found in goals.items() if "workers" in goal] == [(None, None)] * 2
+    assert [found for goal, found in goals.items() if "workers" in goal] == [(None, None)] * 3
     text = (tmp_path / "RESULTS-s3.md").read_text()
     assert "| wdsmix push | 100 (67–200) | 2.50 | 100 |" in text
+    assert "local speed: from a store that gives 200 MB/s, 2 threads 0.5 s." in text
     assert "Failed: s3-workers2: WrongBatchError: no." in text
     assert json.loads((tmp_path / "results-s3.json").read_text())["goals"][0]["met"] is False
     assert main(["--report", str(tmp_path / "results-s3.json"), "--output", str(tmp_path), "--assert"]) == 1
