@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wdsmix.converters.families import right_family_named
 from wdsmix.converters.options import add_families, add_mapping_options, available_workers, open_source
 from wdsmix.converters.preview import add_preview, preview_path, preview_source
 from wdsmix.converters.signals import leave_stops_to_parent, stops_blocked
@@ -131,15 +132,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks; 1 if something is bad."""
     preview = preview_path(args.preview)
-    source = open_source(args)
-    report = check(
-        source,
-        str(args.src),
-        full=args.full,
-        allow_no_camera=args.allow_no_camera,
-        workers=max(1, args.workers),
-        quiet=args.quiet or args.json,
-    )
+    with right_family_named(args.family, args.src):
+        source = open_source(args)
+        report = check(
+            source,
+            str(args.src),
+            full=args.full,
+            allow_no_camera=args.allow_no_camera,
+            workers=max(1, args.workers),
+            quiet=args.quiet or args.json,
+        )
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
     else:

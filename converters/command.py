@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from wdsmix.converters.families import right_family_named
 from wdsmix.converters.options import add_convert_options, add_families, add_mapping_options, add_paths, open_source
 from wdsmix.converters.preview import add_preview
 
@@ -40,14 +41,16 @@ def run(args: argparse.Namespace) -> int:
     from wdsmix.converters.options import convert_options
     from wdsmix.converters.preview import preview_path, preview_set
 
-    source = open_source(args)  # first: a family that can't be imported has no options
+    with right_family_named(args.family, args.src):
+        source = open_source(args)  # first: a family that can't be imported has no options
     preview = preview_path(args.preview, args.out)
     if preview is not None and args.part[1] != 1:
         raise ConfigError(
             "a part is no set", where="--preview", hint="after `wdsmix merge`: `wdsmix inspect SET --sheet PNG`"
         )
     try:
-        outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
+        with right_family_named(args.family, args.src):
+            outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
     except KeyboardInterrupt:
         sys.stderr.write("wdsmix: stopped; finished shards are kept. To go on, run the same command again.\n")
         raise
