@@ -137,6 +137,10 @@ def test_commands_take_urls(
     assert main(["mix", "init", url, str(toy), "--out", "m.yaml"]) == 0
     assert f'"{url}"' in (tmp_path / "m.yaml").read_text()
     assert main(["mix", "plan", "m.yaml"]) == 0
+    assert "fetched more than once" not in "".join(capsys.readouterr())
+    Path("small.yaml").write_text(Path("m.yaml").read_text() + "cache_limit: 1kB\n")
+    assert main(["mix", "plan", "small.yaml"]) == 0
+    assert "of sets in stores: frames will be fetched more than once" in capsys.readouterr().out
     assert main(["mix", "run", "m.yaml", "--steps", "4", "--batch-size", "4", "--json"]) == 0
 
 
