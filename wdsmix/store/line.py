@@ -9,18 +9,28 @@ as plain as that, it raises `OddAnswerError`, and a real library shall ask again
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from typing import NamedTuple
 
-__all__ = ["Answer", "Line", "OddAnswerError"]
+__all__ = ["Answer", "IdleLines", "Line", "OddAnswerError"]
 
 _HEAD = 1 << 15
 """Bytes of a head, at most."""
+_BEGIN = b"HTTP/"
 
 
 class OddAnswerError(Exception):
-    """Not an answer for a `Line`: the connection is of no more use."""
+    """Not an answer for a `Line`: the connection is of no more use.
+
+    Args:
+        status: Of the answer; 0 where there is none to be relied on.
+    """
+
+    def __init__(self, status: int = 0) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class Answer(NamedTuple):
@@ -30,7 +40,7 @@ class Answer(NamedTuple):
     headers: dict[str, str]
     """By lower-case name."""
     length: int
-    """Bytes of the body."""
+    """Bytes of the body; -1 for an error that does not tell."""
 
 
 class Line:
@@ -46,7 +56,8 @@ class Line:
         self._plain = type(link) is socket.socket
         if self._plain:  # a socket that blocks; the kernel looks after the time
             seconds = int(timeout)
-            patience = struct.pack("@ll", seconds, int((timeout - seconds) * 1e6))
+            small = max(int((timeout - seconds) * 1e6), 0 if seconds else 1)  # no time at all would be for ever
+            patience = struct.pack("@ll", seconds, small)
             link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
             link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
             link.settimeout(None)
@@ -55,14 +66,14 @@ class Line:
         self._rest = memoryview(b"")
         """Of the body, what came along with the head."""
         self.left = 0
-        """Bytes of the body that have not been read."""
+        """Bytes of the body that have not been read; -1 where that is not known."""
         self.lasts = True
-        """Whether another request may follow."""
+        """Whether another request may follow once the body is read."""
 
     def is_open(self) -> bool:
         """Whether the other side has neither closed it nor said anything out of turn."""
         if not self._plain:
-            return self.lasts
+            return self.lasts and not _speaks(self._link)
         try:
             self._link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -81,7 +92,7 @@ class Line:
         self._link.sendall(request)
         head = bytearray()
         while (end := head.find(b"\r\n\r\n")) < 0:
-            if len(head) >= _HEAD:
+            if len(head) >= _HEAD or b"\n\n" in head or not head.startswith(_BEGIN[: len(head)]):
                 raise OddAnswerError
             data = self._receive_some()
             if not data:
@@ -89,10 +100,10 @@ class Line:
             head += data
         self._rest = memoryview(head)[end + 4 :]
         answer = _parsed(bytes(head[:end]))
-        if len(self._rest) > answer.length:
+        if len(self._rest) > answer.length >= 0:
             raise OddAnswerError
         self.left = answer.length
-        self.lasts = "close" not in answer.headers.get("connection", "").lower()
+        self.lasts = answer.length >= 0 and "close" not in answer.headers.get("connection", "").lower()
         return answer
 
     def _receive_some(self) -> bytes:
@@ -121,6 +132,9 @@ class Line:
             except BlockingIOError as error:
                 if not count:
                     raise TimeoutError("timed out") from error
+            except OSError:
+                if not count:  # what came counts; the next call will see that there is no more
+                    raise
         self.left -= count
         return count
 
@@ -128,9 +142,37 @@ class Line:
         if self._plain:
             return self._link.recv_into(buffer, 0, socket.MSG_WAITALL)
         place = 0
-        while place < len(buffer) and (count := self._link.recv_into(buffer[place:])):  # a TLS record each
-            place += count
+        try:
+            while place < len(buffer) and (count := self._link.recv_into(buffer[place:])):  # a TLS record each
+                place += count
+        except OSError:
+            if not place:
+                raise
         return place
+
+    def reason(self, most: int) -> bytes:
+        """What an error says, as it came: chunks are not taken apart. Ends the line, unless that was a whole body.
+
+        Args:
+            most: Bytes that are worth it.
+
+        Raises:
+            OSError: the connection broke or went silent.
+        """
+        if self.left > most:
+            self.lasts = False
+            return b""
+        if self.left >= 0:
+            data = bytearray(self.left)
+            while self.left and self.readinto(memoryview(data)[-self.left :]):
+                pass
+            self.lasts = self.lasts and not self.left
+            return bytes(data)
+        data = bytearray(self._rest)
+        with contextlib.suppress(OSError):
+            while len(data) <= most and not data.endswith(b"\r\n\r\n") and (more := self._receive_some()):
+                data += more
+        return bytes(data)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -139,20 +181,75 @@ class Line:
             self._link.close()
 
 
+class IdleLines:
+    """Lines that wait for a request, by the server that they lead to. Thread-safe.
+
+    Args:
+        most: How many are kept for each server.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lines: dict[str, list[Line]] = {}
+
+    def take(self, place: str) -> Line | None:
+        """The line to a server that was used last, if there is one that is open."""
+        lines = self._lines.get(place)
+        while lines:
+            try:
+                line = lines.pop()
+            except IndexError:  # another thread was faster
+                break
+            if line.is_open():
+                return line
+            line.close()
+        return None
+
+    def keep(self, place: str, line: Line) -> None:
+        """Takes a line back, whose last answer has been read."""
+        lines = self._lines.setdefault(place, [])
+        if line.lasts and len(lines) < self._most:
+            lines.append(line)
+        else:
+            line.close()
+
+    def close(self, place: str) -> None:
+        """Closes all lines to a server that nobody uses now."""
+        lines = self._lines.get(place)
+        while lines:
+            with contextlib.suppress(IndexError):
+                lines.pop().close()
+
+
+def _speaks(link: socket.socket) -> bool:
+    """Whether there is something to read from a connection of TLS: data, or its end."""
+    pending = getattr(link, "pending", None)
+    if pending is not None and pending():
+        return True
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def _parsed(head: bytes) -> Answer:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    status = rest[:3]
-    if version != "HTTP/1.1" or not (status.isascii() and status.isdigit()) or int(status) < 200:
+    text = rest[:3]
+    if version != "HTTP/1.1" or rest[3:4] not in ("", " ") or not (text.isascii() and text.isdigit()):
         raise OddAnswerError
+    status = int(text)
+    if status < 200 or status in (204, 304) or head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
+        raise OddAnswerError(status)
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         name = name.lower()
         if not colon or not name or name != name.strip() or (name == "content-length" and name in headers):
-            raise OddAnswerError
+            raise OddAnswerError(status)
         headers[name] = value.strip()
     length = headers.get("content-length", "")
+    if status >= 300 and ("transfer-encoding" in headers or not length):
+        return Answer(status, headers, -1)
     if not (length.isascii() and length.isdigit()) or len(length) > 18 or "transfer-encoding" in headers:
-        raise OddAnswerError
-    return Answer(int(status), headers, int(length))
+        raise OddAnswerError(status)
+    return Answer(status, headers, int(length))

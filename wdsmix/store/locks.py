@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import sys
 from pathlib import Path
 
 from wdsmix.errors import ConfigError
@@ -63,7 +64,19 @@ class FileLocks:
         os.close(self.handle)
 
 
+def _set(handle: int, kind: int, first: int, count: int) -> int:
+    """Changes a lock, never waiting; 0 or an errno."""
+    how = {fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB, fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB}
+    try:
+        fcntl.lockf(handle, how.get(kind, fcntl.LOCK_UN), count, first, os.SEEK_SET)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
 class _Flock(ctypes.Structure):
+    """``struct flock`` of Linux where a pointer has 64 bits, whatever the C library."""
+
     _fields_ = (
         ("l_type", ctypes.c_short),
         ("l_whence", ctypes.c_short),
@@ -73,14 +86,20 @@ class _Flock(ctypes.Structure):
     )
 
 
-_libc = ctypes.PyDLL(None, use_errno=True)
+def _quick_set(handle: int, kind: int, first: int, count: int) -> int:
+    """The same by way of PyDLL, which keeps the interpreter's lock.
 
-
-def _set(handle: int, kind: int, first: int, count: int) -> int:
-    """Changes a lock, never waiting; 0 or an errno.
-
-    By way of PyDLL, which keeps the interpreter's lock: these calls are short, and Python's own gives the interpreter
-    to threads that decode, each time for longer than the call takes.
+    These calls are short, and Python's own gives the interpreter to threads that decode, each time for longer than the
+    call takes.
     """
     wanted = _Flock(kind, os.SEEK_SET, first, count, 0)
-    return ctypes.get_errno() if _libc.fcntl(handle, fcntl.F_SETLK, ctypes.byref(wanted)) else 0
+    while _fcntl(handle, fcntl.F_SETLK, ctypes.byref(wanted)):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:  # network file systems wait for an answer
+            return code
+    return 0
+
+
+if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
+    _fcntl = ctypes.PyDLL(None, use_errno=True).fcntl
+    _set = _quick_set

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ def _client(options: StoreOptions) -> _Client:
     with _lock:
         if key not in _clients:
             made = _connect(options)
-            _clients[key] = _Client(made, DirectGets(made, options.read_timeout))
+            _clients[key] = _Client(made, DirectGets(made, options.read_timeout, options.connections))
         return _clients[key]
 
 
@@ -155,15 +156,23 @@ class S3Store(Store):
         if etag:
             wanted["IfMatch"] = etag
         where, name, direct = self.where(key), self._name(key), self._clients().direct
+        facts: Mapping[str, Any]
+        kind: type[_S3Body] = _DirectBody
         with mapped(where, "GET"):
             found = direct.again(self.bucket, name, where, **wanted)
             if found is not None:
                 headers, stream = found
-                first, size = _span(headers.get("content-range", ""), headers.get("content-length", ""))
-                return _DirectBody(stream, _info(key, size, {"ETag": headers.get("etag", "")}), first, where)
-            answer = direct.first(self.bucket, name, **wanted)
-        first, size = _span(answer.get("ContentRange", ""), str(answer["ContentLength"]))
-        return _S3Body(answer["Body"], _info(key, size, answer), first, where)
+                span, length = headers.get("content-range", ""), headers.get("content-length", "")
+                facts = {"ETag": headers.get("etag", "")}
+            else:
+                kind, facts = _S3Body, direct.first(self.bucket, name, **wanted)
+                span, length, stream = facts.get("ContentRange", ""), facts.get("ContentLength", ""), facts["Body"]
+        try:
+            first, size = _span(span, str(length))
+            return kind(stream, _info(key, size, facts), first, where)
+        except BaseException:
+            stream.close()
+            raise
 
     def _head(self, key: str) -> ObjectInfo:
         with mapped(self.where(key), "HEAD"):
@@ -315,8 +324,8 @@ def _span(content_range: str, length: str) -> tuple[int, int]:
     """First byte of an answer, and size of the whole object (-1: it does not tell)."""
     if not content_range:
         return 0, int(length) if length.isdigit() else -1
-    span, _, total = content_range.removeprefix("bytes ").partition("/")
-    return int(span.partition("-")[0]), int(total) if total.isdigit() else -1
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", content_range)
+    return (int(found[1]), int(found[2])) if found else (0, -1)
 
 
 def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:

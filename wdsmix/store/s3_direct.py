@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from wdsmix.store.base import TransientError
-from wdsmix.store.line import Line, OddAnswerError
+from wdsmix.store.line import IdleLines, Line, OddAnswerError
 from wdsmix.store.s3_errors import answered
 
 __all__ = ["DirectGets", "Stream"]
@@ -26,6 +26,7 @@ _MOST = 1 << 14  # objects
 _UNSIGNED = ("Range", "If-Match")
 _PLAIN = (404, 408, 412, 416, 429)
 _REASON = 1 << 16  # bytes of an error's text that are looked at
+_ODD = 3  # answers in a row that are not for a `Line`, after which none is asked any more
 
 
 class Stream(Protocol):
@@ -49,7 +50,12 @@ class _Signed(NamedTuple):
     url: str
     headers: Any
     head: bytes
-    """The same request as bytes, but for what is not signed and the line that ends it."""
+    """The same request as bytes, but for what is not signed and the line that ends it; empty where it can't be."""
+    place: str
+    """The server: scheme, host and port."""
+
+    def __repr__(self) -> str:  # nobody shall read a signature somewhere
+        return f"_Signed({self.place})"
 
 
 class DirectGets:
@@ -58,16 +64,17 @@ class DirectGets:
     Args:
         client: boto3's, for S3.
         timeout: s without a byte after which a connection is given up.
+        connections: How many are kept though nobody uses them.
     """
 
-    def __init__(self, client: Any, timeout: float) -> None:
+    def __init__(self, client: Any, timeout: float, connections: int) -> None:
         self._client = client
         self._timeout = timeout
         self._signed: dict[tuple[str, str], _Signed] = {}
         self._here = threading.local()
-        self._idle: list[Line] = []
-        self._odd = False
-        """Whether the server's answers are not for a `Line`."""
+        self._idle = IdleLines(connections)
+        self._odd = 0
+        """Answers in a row that were not for a `Line`."""
         client.meta.events.register("before-sign.s3.GetObject", self._before_sign)
         client.meta.events.register("before-send.s3.GetObject", self._before_send)
 
@@ -80,7 +87,9 @@ class DirectGets:
     def _before_send(self, request: Any, **_: Any) -> None:
         """Keeps what was signed, and puts back what was taken out."""
         headers = request.headers.copy()
-        self._here.last = _Signed(time.monotonic(), request.url, headers, _head(request.url, headers.items()))
+        parts = urlsplit(request.url)
+        place = f"{parts.scheme}://{parts.netloc}"
+        self._here.last = _Signed(time.monotonic(), request.url, headers, _head(request.url, headers.items()), place)
         for name, value in getattr(self._here, "held", {}).items():
             request.headers[name] = value
 
@@ -108,7 +117,11 @@ class DirectGets:
         if signed is None or time.monotonic() - signed.since > _LASTS:
             return None
         unsigned = {"If-Match" if name == "IfMatch" else name: value for name, value in wanted.items()}
-        found = self._by_line(signed, unsigned, where) or self._by_session(signed, unsigned)
+        fields = _fields(unsigned) if signed.head and self._odd < _ODD else None
+        request = None if fields is None else b"".join((signed.head, fields, b"\r\n"))
+        found = None if request is None else self._by_line(signed.place, request, where)
+        if found is None:
+            found = self._by_session(signed, unsigned, take_over=request is not None)
         if found.stream is not None:
             return found.headers, found.stream
         code = re.search(rb"<Code>(\w+)</Code>", found.content)
@@ -118,40 +131,38 @@ class DirectGets:
         self._signed.pop((bucket, key), None)
         return None
 
-    def _by_line(self, signed: _Signed, unsigned: Mapping[str, str], where: str) -> _Found | None:
+    def _by_line(self, place: str, request: bytes, where: str) -> _Found | None:
         """Asks by a connection that is there; None where there is none that works."""
-        fields = _fields(unsigned)
-        if not fields or not signed.head:
+        line = self._idle.take(place)
+        if line is None:
             return None
-        request = b"".join((signed.head, fields, b"\r\n"))
-        while self._idle and not self._odd:
-            try:
-                line = self._idle.pop()
-            except IndexError:  # another thread was faster
-                break
-            try:
-                if not line.is_open():
-                    line.close()
-                    continue
-                answer = line.ask(request)
-                stream = _LineStream(line, self._idle.append, where)
-                if answer.status in (200, 206):
-                    return _Found(answer.status, answer.headers, stream)
-                content = b"" if answer.length > _REASON else stream.read(answer.length)
-                if line.left:
-                    line.close()
-                return _Found(answer.status, answer.headers, None, content)
-            except OddAnswerError:
-                line.close()
-                self._odd = True
-            except TimeoutError as error:
-                line.close()
-                raise TransientError("the server went silent", path=where, where="GET") from error
-            except OSError:  # closed by the other side meanwhile
-                line.close()
-        return None
+        try:
+            answer = line.ask(request)
+            if answer.status not in (200, 206):
+                found = _Found(answer.status, answer.headers, None, line.reason(_REASON))
+                self._idle.keep(place, line)
+                return found
+        except OddAnswerError as error:
+            line.close()
+            if error.status < 300:  # errors of what stands in between say little of the server
+                self._odd += 1
+                if self._odd >= _ODD:
+                    self._idle.close(place)
+            return None
+        except TimeoutError as error:
+            line.close()
+            self._idle.close(place)  # the network may have forgotten them all
+            raise TransientError("the server went silent", path=where, where="GET") from error
+        except OSError:  # closed by the other side meanwhile
+            line.close()
+            return None
+        except BaseException:
+            line.close()
+            raise
+        self._odd = 0
+        return _Found(answer.status, answer.headers, _LineStream(line, self._idle, place, where))
 
-    def _by_session(self, signed: _Signed, unsigned: Mapping[str, str]) -> _Found:
+    def _by_session(self, signed: _Signed, unsigned: Mapping[str, str], *, take_over: bool) -> _Found:
         """Asks by boto3's connections, and takes over the one that answers."""
         from botocore.awsrequest import AWSPreparedRequest
 
@@ -161,28 +172,17 @@ class DirectGets:
         response = self._client._endpoint.http_session.send(
             AWSPreparedRequest("GET", signed.url, headers, None, True)  # True: the body is left unread
         )
-        status = response.status_code
+        status, raw = response.status_code, response.raw
         if status not in (200, 206):
-            return _Found(status, {}, None, response.content)
-        found = {name: response.headers[name] for name in response.headers}
-        return _Found(status, _lower(found), _SessionStream(response.raw, self._take_over))
-
-    def _take_over(self, raw: Any) -> Callable[[], None] | None:
-        """Takes the connection of an answer away from boto3.
-
-        Returns:
-            What to call once the answer is read; None where the connection can't be had.
-        """
-        connection: Any = getattr(raw, "connection", None)
-        link = getattr(connection, "sock", None)
-        if self._odd or link is None or getattr(connection, "proxy", None) is not None:
-            return None  # what goes by a proxy is spelled otherwise
-        connection.sock = None  # it opens another one when it needs one
-
-        def keep() -> None:
-            self._idle.append(Line(link, self._timeout))
-
-        return keep
+            content = raw.read(_REASON + 1)
+            if len(content) > _REASON:
+                raw.close()
+            return _Found(status, {}, None, content)
+        found = {name.lower(): response.headers[name] for name in response.headers}
+        link = _taken_over(raw) if take_over else None
+        if link is None:
+            return _Found(status, found, _SessionStream(raw))
+        return _Found(status, found, _TakenStream(raw, link, self._timeout, self._idle, signed.place))
 
 
 class _Found(NamedTuple):
@@ -198,9 +198,9 @@ class _Found(NamedTuple):
 class _LineStream:
     """A body that comes over a `Line`, which is given back at its end."""
 
-    def __init__(self, line: Line, give_back: Callable[[Line], None], where: str) -> None:
+    def __init__(self, line: Line, idle: IdleLines, place: str, where: str) -> None:
         self._line: Line | None = line
-        self._give_back, self._where = give_back, where
+        self._idle, self._place, self._where = idle, place, where
 
     def readinto(self, buffer: memoryview) -> int:
         line = self._line
@@ -214,10 +214,7 @@ class _LineStream:
             raise TransientError(said, path=self._where, where="GET") from error
         if not line.left:
             self._line = None
-            if line.lasts:
-                self._give_back(line)
-            else:
-                line.close()
+            self._idle.keep(self._place, line)
         return count
 
     def read(self, amount: int) -> bytes:
@@ -234,15 +231,11 @@ class _LineStream:
 class _SessionStream:
     """A body that comes by way of urllib3."""
 
-    def __init__(self, raw: Any, take_over: Callable[[Any], Callable[[], None] | None]) -> None:
+    def __init__(self, raw: Any) -> None:
         self._raw = raw
-        self._keep = take_over(raw)
 
     def read(self, amount: int) -> bytes:
         data: bytes = self._raw.read(amount)
-        if self._keep is not None and self._raw.length_remaining == 0:
-            self._keep()
-            self._keep = None
         return data
 
     def readinto(self, buffer: memoryview) -> int:
@@ -252,15 +245,55 @@ class _SessionStream:
 
     def close(self) -> None:
         self._raw.close()
-        self._keep = None
+
+
+class _TakenStream(_SessionStream):
+    """The same, over a connection that is ours from then on."""
+
+    def __init__(self, raw: Any, link: Any, timeout: float, idle: IdleLines, place: str) -> None:
+        super().__init__(raw)
+        self._link = link
+        self._timeout, self._idle, self._place = timeout, idle, place
+
+    def read(self, amount: int) -> bytes:
+        data = super().read(amount)
+        if self._link is not None and self._raw.length_remaining == 0:
+            link, self._link = self._link, None
+            try:
+                line = Line(link, self._timeout)
+            except OSError:
+                link.close()
+            else:
+                self._idle.keep(self._place, line)
+        return data
+
+    def close(self) -> None:
+        super().close()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _taken_over(raw: Any) -> Any:
+    """Takes the connection of an answer away from boto3; returns its socket, or None where it can't be had."""
+    connection = getattr(raw, "connection", None)
+    link = getattr(connection, "sock", None)
+    if link is None or connection is None or getattr(connection, "proxy", None) is not None:
+        return None  # what goes by a proxy is spelled otherwise
+    if not raw.length_remaining:  # nothing comes, or nobody knows when it ends
+        return None
+    connection.sock = None  # it opens another one when it needs one
+    return link
 
 
 def _head(url: str, headers: Iterable[tuple[str, str | bytes]]) -> bytes:
     """A request as bytes, without its end; empty where it has something that can't be sent so."""
     parts = urlsplit(url)
-    port = parts.port
-    plain = port is None or port == {"http": 80, "https": 443}.get(parts.scheme)
-    host = parts.netloc if not plain or port is None else parts.netloc.rpartition(":")[0]
+    host = parts.hostname or ""  # as it is signed
+    if ":" in host:
+        host = f"[{host}]"
+    if parts.port not in (None, {"http": 80, "https": 443}.get(parts.scheme)):
+        host = f"{host}:{parts.port}"
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     fields = {"Host": host, "Accept-Encoding": "identity"}
     fields.update({name: value.decode("latin-1") if isinstance(value, bytes) else value for name, value in headers})
@@ -270,13 +303,9 @@ def _head(url: str, headers: Iterable[tuple[str, str | bytes]]) -> bytes:
     return f"GET {target} HTTP/1.1\r\n".encode() + lines
 
 
-def _fields(headers: Mapping[str, str]) -> bytes:
-    """Lines of a head; nothing where a value can't be a header's."""
+def _fields(headers: Mapping[str, str]) -> bytes | None:
+    """Lines of a head; None where a value can't be a header's."""
     lines = [f"{name}: {value}" for name, value in headers.items()]
     if not all(line.isascii() and line.isprintable() for line in lines):
-        return b""
+        return None
     return "".join(f"{line}\r\n" for line in lines).encode()
-
-
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
