@@ -147,7 +147,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(report)
     if preview is not None:
-        preview_source(source, preview)
+        for text in preview_source(source, preview):
+            sys.stderr.write(f"wdsmix: warning: preview: {printable(text)}\n")
         sys.stderr.write(f"wdsmix: preview: {printable(str(preview))}\n")
     return 0 if report.good else 1
 

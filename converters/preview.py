@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["add_preview", "preview_path", "preview_set", "preview_source"]
 
 _EPISODES = 6
+_PATIENCE = 60.0
+"""Seconds for the three moments of an episode; most take less than one."""
 _ENDING = ".preview.png"
 
 
@@ -94,10 +96,13 @@ def preview_set(folder: Path, path: Path) -> None:
         opened.close()
 
 
-def preview_source(source: Source, path: Path) -> None:
+def preview_source(source: Source, path: Path) -> list[str]:
     """Writes the sheet of a source: a few of its good episodes, read as a conversion would read them.
 
-    They are read in a process of their own, which a crafted file may crash.
+    They are read in a process of their own, which a crafted file may crash or keep busy: then the row says so.
+
+    Returns:
+        Which episodes ended the process, or were given up, and how.
 
     Raises:
         ConfigError: the file can't be written.
@@ -111,8 +116,9 @@ def preview_source(source: Source, path: Path) -> None:
     info = source.describe()
     if not good:
         raise DataError("no good episode to show", where="--preview")
-    with Isolated() as child:
-        rows = [_row_there(child, source, good[k]) for k in spread(len(good), _EPISODES)]
+    with Isolated(_PATIENCE) as child:
+        told: list[str] = []
+        rows = [_row_there(child, source, good[k], told) for k in spread(len(good), _EPISODES)]
     sizes: dict[str, list[tuple[int, int]]] = {
         slot: sorted(
             {
@@ -133,14 +139,16 @@ def preview_source(source: Source, path: Path) -> None:
         sizes=[size for found in sizes.values() for size in found],
     )
     write_picture(draw_sheet(head, rows), path, "--preview")
+    return told
 
 
-def _row_there(child: Isolated, source: Source, ref: EpisodeRef) -> SheetRow:
+def _row_there(child: Isolated, source: Source, ref: EpisodeRef, told: list[str]) -> SheetRow:
     from wdsmix.report.sheet import SheetRow
 
     try:
         return child.call(_row, source, ref)
-    except DataError as error:  # the process died
+    except DataError as error:  # the process died, or took too long
+        told.append(f"{_name(ref)}: {error.message}")
         return SheetRow(caption=error.message, origin=_name(ref), pictures={})
 
 

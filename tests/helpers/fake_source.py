@@ -26,8 +26,8 @@ class FakeEpisode:
     frames: int = 10
     does: str = ""
     """Nothing if empty; "bad" (read raises), "key" (a KeyError), "picture" (a damaged one at frame 3), "short" and
-    "long" (too few, too many pictures), "nan", "unnamed" (a vector that the metadata do not have), "enospc", "memory";
-    at frame 3, in the reading process: "segv", "abort", "bus", "kill" (signals), "exit", and "once:PATH:SIGNAL" (a
+    "long" (too few, too many pictures), "nan", "unnamed" (a vector that the metadata do not have), "enospc", "memory",
+    "endless" (takes an hour); at frame 3, in the reading process: "segv", "abort", "bus", "kill" (signals), "exit", and "once:PATH:SIGNAL" (a
     signal, the first time only)."""
     fault: str | None = None
     fault_kind: str = "episode"
@@ -154,6 +154,8 @@ class FakeSource:
             raise DataError("its bytes are bad", path=f"{self.path}/{made.file}", where="obs", expected=1, found=2)
         if made.does == "key":
             raise KeyError("obs")
+        if made.does == "endless":
+            time.sleep(3600)
         vectors = {
             "state": vector(number, made.frames, made.state, "state"),
             "action": vector(number, made.frames, 4, "action"),
