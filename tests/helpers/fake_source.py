@@ -27,8 +27,8 @@ class FakeEpisode:
     does: str = ""
     """Nothing if empty; "bad" (read raises), "key" (a KeyError), "picture" (a damaged one at frame 3), "short" and
     "long" (too few, too many pictures), "nan", "unnamed" (a vector that the metadata do not have), "enospc", "memory",
-    "endless" (takes an hour); at frame 3, in the reading process: "segv", "abort", "bus", "kill" (signals), "exit", and "once:PATH:SIGNAL" (a
-    signal, the first time only)."""
+    "endless" (takes an hour); at frame 3, in the reading process: "segv", "abort", "bus", "kill" (signals), "exit", and
+    "once:PATH:SIGNAL" (a signal, the first time only)."""
     fault: str | None = None
     fault_kind: str = "episode"
     split: str | None = None
