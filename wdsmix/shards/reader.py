@@ -282,6 +282,11 @@ class ShardSet:
         Raises:
             DataError: its files are missing or damaged, or disagree with the index.
         """
+        found = self._shards.get(k)
+        if found is not None:  # the common case, without locks
+            with contextlib.suppress(KeyError):  # another thread has just closed it
+                self._shards.move_to_end(k)
+            return found
         manifest, index = self._load()
         if not 0 <= k < len(manifest.shards):
             raise IndexError(f"shard {k} of {len(manifest.shards)}")
