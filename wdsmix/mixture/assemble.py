@@ -21,6 +21,7 @@ from wdsmix.mixture.batch import BatchMemory
 from wdsmix.mixture.catalog import Catalog, Layout, OpenSource
 from wdsmix.mixture.decode import decode_frame, find_pictures, frame_bytes, reason
 from wdsmix.mixture.goals import choose_goals
+from wdsmix.mixture.needs import Needs
 from wdsmix.mixture.waypoints import Waypoints
 from wdsmix.mixture.windows import clamped_window
 from wdsmix.shards.reader import ShardFile
@@ -115,6 +116,8 @@ class Samples:
     """bool [B, K]: outside the episode."""
     goal: GoalFrames | None = None
     """Where goals are asked for."""
+    needs: Needs | None = None
+    """Where sets lie in stores."""
     files: dict[tuple[int, int], ShardFile] = field(default_factory=dict)
     """(source, shard) -> the shards that were opened for this batch; filled as it goes, from any thread."""
 
@@ -139,6 +142,7 @@ class Samples:
             acted=self.acted[here],
             acted_pad=self.acted_pad[here],
             goal=None if self.goal is None else self.goal.part(here),
+            needs=None if self.needs is None else self.needs.part(here),
         )
 
 
@@ -198,6 +202,7 @@ class Assembler:
             acted=acted,
             acted_pad=acted_pad,
             goal=goal,
+            needs=None,
             files={},
             **parts,
         )

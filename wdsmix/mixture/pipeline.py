@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from wdsmix.mixture.assemble import Assembler, Hand, Samples
 from wdsmix.mixture.batch import BatchMemory, batch_fields
 from wdsmix.mixture.catalog import Catalog
 from wdsmix.mixture.crew import Crew
+from wdsmix.mixture.order import SourceOrder
 from wdsmix.mixture.remote import read_ahead_of
 from wdsmix.mixture.slots import Slot, SlotBatch, SlotRing, lend_tensors
 from wdsmix.mixture.spares import Spares
@@ -134,12 +135,20 @@ class Pipeline:
         """The process it belongs to: threads don't survive a fork."""
         return self._process
 
+    def share(self, orders: Sequence[SourceOrder]) -> None:
+        """Tells the orders by which jobs are made; see `ReadAhead.share`."""
+        if self._ahead is not None:
+            self._ahead.share(orders)
+
     def locate(self, jobs: Sequence[Job]) -> list[Samples]:
         """Finds the samples of several batches, in one go."""
         if not jobs:
             return []
         source, row, draw = (np.concatenate([getattr(job, name) for job in jobs]) for name in ("source", "row", "draw"))
-        return self._assembler.locate(source, row, draw).split(self._rows)
+        samples = self._assembler.locate(source, row, draw)
+        if self._ahead is not None:
+            samples = replace(samples, needs=self._ahead.needs(samples, draw))
+        return samples.split(self._rows)
 
     def start(self, job: Job, samples: Samples | None = None) -> Pending:
         """Begins to fill a batch, whose samples may be located already."""

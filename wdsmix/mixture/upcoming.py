@@ -54,6 +54,7 @@ def upcoming(
     """
     size = batch_size * place.world
     mine = rank_slice(size, place.rank, place.world)
+    pipeline.share(order.orders)
     while total is None or index < total:
         jobs: list[tuple[Job, int, Mapping[str, Any]]] = []
         for _ in range(max(1, _AT_ONCE // (size * of))):
