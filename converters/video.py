@@ -32,6 +32,10 @@ __all__ = ["VideoFacts", "VideoPool", "VideoReader", "lfs_pointer", "load_av", "
 _SKIP_AHEAD = 24
 """Frames; a seek to a key frame nearer than this costs more than decoding up to it."""
 
+_SCALING = 0x2 | 0x2000 | 0x40000 | 0x80000
+"""Of libswscale: bilinear, chroma at full resolution, exact rounding, the same bits on every processor. As a number, as
+PyAV before 18 does not name them all."""
+
 Form = Literal["rgb", "grey16"]
 
 
@@ -165,9 +169,6 @@ class VideoReader:
             self._container.close()
             raise
         self._reformatter = self._av.video.reformatter.VideoReformatter()
-        kinds = self._av.video.reformatter.Interpolation
-        # chroma at full resolution, exact rounding, the same bits on every processor
-        self._scaling = kinds.BILINEAR | kinds.FULL_CHR_H_INT | kinds.ACCURATE_RND | kinds.BITEXACT
         self._busy = False
 
     @property
@@ -350,7 +351,7 @@ class VideoReader:
                 raise self._bad("no depth codes", expected="gray10le to gray16le", found=frame.format.name)
             return _plane(frame, np.dtype("<u2"), 1)[:, :, 0]
         if size and (frame.width, frame.height) != (size, size):
-            scaled = self._reformat(frame, width=size, height=size, interpolation=self._scaling)
+            scaled = self._reformat(frame, width=size, height=size, interpolation=_SCALING)
         else:
             scaled = self._reformat(frame)
         return _plane(scaled, np.dtype(np.uint8), 3)
@@ -358,9 +359,12 @@ class VideoReader:
     def _reformat(self, frame: Any, **how: Any) -> Any:
         try:
             return self._reformatter.reformat(frame, format="rgb24", threads=1, **how)
-        except TypeError:  # PyAV before 15 has one thread only
-            how.pop("interpolation", None)
-            return self._reformatter.reformat(frame, format="rgb24", interpolation="BILINEAR", **how)
+        except TypeError:  # PyAV before 17 has one thread only
+            pass
+        try:
+            return self._reformatter.reformat(frame, format="rgb24", **how)
+        except KeyError:  # PyAV before 15 knows no flags
+            return self._reformatter.reformat(frame, format="rgb24", **{**how, "interpolation": "BILINEAR"})
 
     def close(self) -> None:
         """Closes the file."""

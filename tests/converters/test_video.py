@@ -241,3 +241,29 @@ def test_a_pool_keeps_one_file_a_camera(videos):
     assert next_file is not first
     assert [identity(f)[1] for f in other.read([1])] == [1]
     pool.close()
+
+
+class _Older:
+    """PyAV as it was: without ``threads`` before 17, without flags before 15."""
+
+    def __init__(self, real, *, flags: bool):
+        self.real, self.flags = real, flags
+
+    def reformat(self, frame, *, width=None, height=None, format=None, interpolation=None):
+        if isinstance(interpolation, int) and not self.flags:
+            raise KeyError(interpolation)
+        return self.real.reformat(frame, width=width, height=height, format=format, interpolation=interpolation)
+
+
+def test_older_pyav_scales_as_well_as_it_can(videos):
+    scaled = {}
+    for name, flags in (("now", None), ("threadless", True), ("flagless", False)):
+        with VideoReader(videos["h264"][0]) as reader:
+            if flags is not None:
+                reader._reformatter = _Older(reader._reformatter, flags=flags)
+            (scaled[name],) = reader.read([7], size=40)
+            (whole,) = reader.read([8])
+            assert np.array_equal(whole, videos["h264"][1][8])
+    assert np.array_equal(scaled["now"], scaled["threadless"])
+    assert not np.array_equal(scaled["now"], scaled["flagless"])
+    assert np.abs(scaled["now"].astype(int) - scaled["flagless"]).mean() < 4
