@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from wdsmix.mixture.catalog import Catalog, OpenSource, open_catalog
 from wdsmix.mixture.config import MixtureConfig
 from wdsmix.mixture.needs import BlockTable
 from wdsmix.mixture.order import SourceOrder
-from wdsmix.mixture.pipeline import Job
+from wdsmix.mixture.pipeline import Job, Pipeline
+from wdsmix.mixture.place import Place
 from wdsmix.mixture.readplan import Planned, SourcePlan
 from wdsmix.mixture.remote import ReadAhead
+from wdsmix.mixture.upcoming import upcoming
 
 BLOCK_BYTES, STREAMS = 12_000, 4
 
@@ -378,6 +380,19 @@ def _shown(catalog: Catalog, samples: Samples, b: int) -> list[tuple[int, int, i
     return found
 
 
+def test_upcoming_batches_know_what_they_need(opened: Callable[..., Catalog]) -> None:
+    catalog = opened("abc", sample=GOAL)
+    pipeline = Pipeline(catalog, batch_size=4, threads=1, shared=False)
+    ahead = pipeline._ahead = ReadAhead(catalog, [1])
+    order = catalog.new_order()
+    for coming in islice(upcoming(pipeline, order, Place(rank=1, world=2), 4), 60):
+        needs = ahead.needs(coming.samples, coming.job.draw)
+        assert coming.samples.needs is not None
+        assert (coming.samples.needs.blocks == needs.blocks).all()
+        assert (coming.samples.needs.streams == needs.streams).all()
+    assert ahead._sources[1].order is order.orders[1]
+
+
 GOAL = {"goal": {"max_offset": 20, "negative_goal_fraction": 0.3}}
 
 
@@ -486,7 +501,7 @@ def test_bytes_of_blocks_and_of_an_evaluation(opened: Callable[..., Catalog], pl
         ends = [(int(shard.offset[at]), int(shard.length[at])) for at in (rows[row][1] for row in planned.rows)]
         assert start == ends[0][0]
         assert stop == sum(ends[-1])
-        assert all(a + size == b for (a, size), (b, _) in itertools.pairwise(ends))
+        assert all(a + size == b for (a, size), (b, _) in pairwise(ends))
 
     plan.restart(0)
     blocks: dict[int, Planned] = {}

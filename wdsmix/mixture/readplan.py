@@ -55,10 +55,8 @@ class _Step(NamedTuple):
 
     blocks: Int64Array
     """int64 [K]: numbers, in the order of first use."""
-    first: Int64Array
+    draws: Int64Array
     """int64 [K]: first draw of the step that uses each."""
-    last: Int64Array
-    """int64 [K]: the last one."""
 
 
 class SourcePlan:
@@ -99,7 +97,7 @@ class SourcePlan:
         self._ready = ready
         self._known = np.zeros(len(ready), dtype=bool)
         self._last = np.zeros(len(ready), dtype=np.int64)
-        """The last draw, as far as planned, that uses each block that is known."""
+        """Of each block that is known: the draw behind the last step, as far as planned, that uses it."""
         self._planned: dict[int, Planned] = {}
         self._waiting: deque[tuple[int, int]] = deque()
         """(First draw, bytes) of what was planned and is not drawn from yet."""
@@ -129,19 +127,19 @@ class SourcePlan:
         if not self._coming or not np.array_equal(streams, self._streams):
             self._streams = streams
             self._coming = deque(self._look(streams))
-        blocks, first, last = self._coming.popleft()
+        blocks, draws = self._coming.popleft()
         self.until += self.step
         new = ~self._known[blocks]
-        self._last[blocks] = last
+        self._last[blocks] = self.until
         self._used.append((self.until, blocks))
         numbers = blocks[new]
         if not len(numbers):
             return []
-        self._ready[numbers] = False
+        self._ready[numbers] = False  # a thread may have told late
         self._known[numbers] = True
         found: list[Planned] = []
         facts = (self._first, self._count, self._shard, self._at, self._size)
-        values = (array.tolist() for array in (numbers, first[new], *(fact[numbers] for fact in facts)))
+        values = (array.tolist() for array in (numbers, draws[new], *(fact[numbers] for fact in facts)))
         for number, draw, start, count, shard, at, size in zip(*values, strict=True):
             rows = range(start, start + count)
             planned = self._planned[number] = Planned(rows, shard, at, self.turn, size, number)
@@ -167,16 +165,13 @@ class SourcePlan:
         key = draws // self.step * len(self._first) + blocks
         place = np.argsort(key, kind="stable")
         key = key[place]
-        edge = np.flatnonzero(key[1:] != key[:-1]) + 1
-        first = place[np.concatenate([[0], edge])] if len(place) else place
-        last = place[np.concatenate([edge, [len(place)]]) - 1] if len(place) else place
-        by_use = np.lexsort((blocks[first], draws[first]))
-        first, last = first[by_use], last[by_use]
-        cuts = np.searchsorted(draws[first], np.arange(1, steps) * self.step)
-        split = (
-            np.split(array, cuts) for array in (blocks[first], draws[first] + self.until, draws[last] + self.until)
-        )
-        return [_Step(*arrays) for arrays in zip(*split, strict=True)]
+        place = place[np.append(True, key[1:] != key[:-1])] if len(key) else place
+        blocks, draws = blocks[place], draws[place]
+        by_use = np.lexsort((blocks, draws))
+        blocks, draws = blocks[by_use], draws[by_use]
+        cuts = np.searchsorted(draws, np.arange(1, steps) * self.step)
+        parts = np.split(blocks, cuts), np.split(draws + self.until, cuts)
+        return [_Step(*arrays) for arrays in zip(*parts, strict=True)]
 
     def came(self, planned: Planned) -> None:
         """A planned block is there. May be called by any thread."""
@@ -191,7 +186,7 @@ class SourcePlan:
         gone: list[Planned] = []
         while self._used and self._used[0][0] <= draw - self.window:
             end, blocks = self._used.popleft()
-            blocks = blocks[(self._last[blocks] < end) & self._known[blocks]]
+            blocks = blocks[(self._last[blocks] == end) & self._known[blocks]]
             self._known[blocks] = self._ready[blocks] = False
             gone += [self._planned.pop(number) for number in blocks.tolist()]
         return gone
