@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
@@ -158,15 +159,24 @@ def test_passed_blocks_are_told_once_and_planned_anew(opened: Callable[..., Cata
     plan.restart(0)
     last: dict[int, int] = {}  # of what is planned and not passed
     first: dict[int, int] = {}
-    told = planned_anew = 0
+    drawn: Counter[int] = Counter()
+    size = Counter(naive.of_row)
+    told = planned_anew = early = 0
     used = 0
     ever: set[int] = set()
+
+    def over(number: int, now: int) -> int:
+        """How many draws ago it was known that nothing is left of a block; below 0: it is not known."""
+        behind = plan.window // 8 if drawn[number] % size[number] == 0 else plan.window
+        return now - behind - last[number] - 1
+
     for now in range(0, 900, 3):
         gone = [planned.number for planned in plan.passed(now)]
-        for number in gone:
-            assert last.pop(number) < now - plan.window
         assert len(gone) == len(set(gone))
-        assert not [number for number, draw in last.items() if draw < now - plan.window - plan.step - 3]
+        for number in gone:
+            assert over(number, now) >= 0
+            early += last.pop(number) >= now - plan.window
+        assert not [number for number in last if over(number, now) > plan.step + 3]
         told += len(gone)
         while plan.until + plan.step <= now + plan.window:
             found = [planned.number for planned in plan.plan(streams)]
@@ -176,7 +186,9 @@ def test_passed_blocks_are_told_once_and_planned_anew(opened: Callable[..., Cata
                     if number not in last:
                         fresh.append(number)
                         first[number] = used
+                        drawn[number] = 0
                     last[number] = used
+                drawn[naive.of_row[int(naive.order.rows(used, 1)[0][0])]] += 1
                 used += 1
             assert found == fresh
             planned_anew += len(ever.intersection(found))
@@ -184,6 +196,7 @@ def test_passed_blocks_are_told_once_and_planned_anew(opened: Callable[..., Cata
         assert plan.ahead == sum(naive.bytes[number] for number in last if first[number] >= now)
     assert told > 100
     assert planned_anew > 50
+    assert early > 50
 
 
 def test_what_comes_late_does_not_make_another_block_ready(opened: Callable[..., Catalog]) -> None:

@@ -1,8 +1,8 @@
 """SourcePlan: which blocks of a source the next draws need, step by step, and which of them are there.
 
 What is known of a block lies in arrays by its number. The order is looked at some steps ahead at once; blocks become
-*planned* a step at a time, in the order of their first use, and are *passed* when the order has moved a window beyond
-their last one.
+*planned* a step at a time, in the order of their first use, and are *passed* when all their frames have been drawn, or
+the order has moved a window beyond the last draw that is known.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _STEPS = 64  # parts of a window in which it is planned, if they have
 _DRAWS = 64  # each, or a sixteenth of the window
 _AT_ONCE = 16  # steps that are looked at together, if they have
 _MOST = 4096  # draws together, at most
+_SLACK = 8  # of a window: other processes of the node may be a little behind
 
 
 class Planned:
@@ -57,6 +58,8 @@ class _Step(NamedTuple):
     """int64 [K]: numbers, in the order of first use."""
     draws: Int64Array
     """int64 [K]: first draw of the step that uses each."""
+    own: Int64Array
+    """int64 [K]: how many draws of the step are of each one's frames."""
 
 
 class SourcePlan:
@@ -98,11 +101,15 @@ class SourcePlan:
         self._known = np.zeros(len(ready), dtype=bool)
         self._last = np.zeros(len(ready), dtype=np.int64)
         """Of each block that is known: the draw behind the last step, as far as planned, that uses it."""
+        self._drawn = np.zeros(len(ready), dtype=np.int64)
+        """Of each block that is known: how often, as far as planned, its frames are drawn."""
         self._planned: dict[int, Planned] = {}
         self._waiting: deque[tuple[int, int]] = deque()
         """(First draw, bytes) of what was planned and is not drawn from yet."""
         self._used: deque[tuple[int, Int64Array]] = deque()
         """(Draw behind it, blocks) of each step that was planned."""
+        self._kept: deque[tuple[int, Int64Array]] = deque()
+        """The same of blocks that will be drawn from again, later than is planned, as far as is known."""
         self._coming: deque[_Step] = deque()
         """Steps that were looked at and are not planned yet."""
         self._streams: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -115,7 +122,7 @@ class SourcePlan:
         self.ahead = 0
         self._planned.clear()
         self._known[:] = self._ready[:] = False
-        for queue in (self._waiting, self._used, self._coming):
+        for queue in (self._waiting, self._used, self._kept, self._coming):
             queue.clear()
 
     def plan(self, streams: npt.NDArray[np.bool_]) -> list[Planned]:
@@ -127,10 +134,11 @@ class SourcePlan:
         if not self._coming or not np.array_equal(streams, self._streams):
             self._streams = streams
             self._coming = deque(self._look(streams))
-        blocks, draws = self._coming.popleft()
+        blocks, draws, own = self._coming.popleft()
         self.until += self.step
         new = ~self._known[blocks]
         self._last[blocks] = self.until
+        self._drawn[blocks] = np.where(new, own, self._drawn[blocks] + own)
         self._used.append((self.until, blocks))
         numbers = blocks[new]
         if not len(numbers):
@@ -165,12 +173,13 @@ class SourcePlan:
         key = draws // self.step * len(self._first) + blocks
         place = np.argsort(key, kind="stable")
         key = key[place]
-        place = place[np.append(True, key[1:] != key[:-1])] if len(key) else place
-        blocks, draws = blocks[place], draws[place]
+        edge = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else place
+        own = np.add.reduceat(place % len(self._reach) == 0, edge, dtype=np.int64) if len(key) else place
+        blocks, draws = blocks[place[edge]], draws[place[edge]]
         by_use = np.lexsort((blocks, draws))
-        blocks, draws = blocks[by_use], draws[by_use]
+        blocks, draws, own = blocks[by_use], draws[by_use], own[by_use]
         cuts = np.searchsorted(draws, np.arange(1, steps) * self.step)
-        parts = np.split(blocks, cuts), np.split(draws + self.until, cuts)
+        parts = (np.split(array, cuts) for array in (blocks, draws + self.until, own))
         return [_Step(*arrays) for arrays in zip(*parts, strict=True)]
 
     def came(self, planned: Planned) -> None:
@@ -180,15 +189,20 @@ class SourcePlan:
             self._ready[planned.number] = True
 
     def passed(self, draw: int) -> list[Planned]:
-        """Forgets blocks that all draws up to a window before ``draw`` have used up; returns them, a step at a time."""
+        """Forgets blocks that the draws before ``draw`` have used up; returns them, a step at a time."""
         while self._waiting and self._waiting[0][0] < draw:
             self.ahead -= self._waiting.popleft()[1]
         gone: list[Planned] = []
-        while self._used and self._used[0][0] <= draw - self.window:
-            end, blocks = self._used.popleft()
-            blocks = blocks[(self._last[blocks] == end) & self._known[blocks]]
-            self._known[blocks] = self._ready[blocks] = False
-            gone += [self._planned.pop(number) for number in blocks.tolist()]
+        for queue, behind in ((self._used, self.window // _SLACK), (self._kept, self.window)):
+            while queue and queue[0][0] <= draw - behind:
+                end, blocks = queue.popleft()
+                blocks = blocks[(self._last[blocks] == end) & self._known[blocks]]
+                if queue is self._used:
+                    whole = self._drawn[blocks] % self._count[blocks] == 0
+                    self._kept.append((end, blocks[~whole]))
+                    blocks = blocks[whole]
+                self._known[blocks] = self._ready[blocks] = False
+                gone += [self._planned.pop(number) for number in blocks.tolist()]
         return gone
 
     def untried(self, blocks: Int64Array) -> tuple[list[Planned], npt.NDArray[np.bool_]]:
@@ -205,6 +219,26 @@ class SourcePlan:
         found = [None if planned is None or planned.tries else planned for planned in known]
         other = np.array([planned is None for planned in found], dtype=bool)
         return [planned for planned in found if planned is not None], other[which]
+
+    def look_again(self, blocks: Int64Array) -> npt.NDArray[np.bool_]:
+        """Notes blocks that another process has fetched.
+
+        Args:
+            blocks: int64 [N]: among these numbers; those behind the last block are none.
+
+        Returns:
+            bool [N]: which of ``blocks`` are still not there.
+        """
+        numbers, which = np.unique(blocks, return_inverse=True)
+        late = np.ones(len(numbers), dtype=bool)
+        for k, number in enumerate(numbers.tolist()):
+            planned = self._planned.get(number)
+            if planned is not None and planned.tries and self.is_open(planned):
+                shard, start, stop = self.span(planned)
+                if shard.remote is None or shard.remote.holds(start, stop):
+                    self.came(planned)
+                    late[k] = False
+        return late[which]
 
     def is_open(self, planned: Planned) -> bool:
         """Whether the shard of a block is open, so that `span` asks nothing of the store."""

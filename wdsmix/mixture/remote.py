@@ -162,7 +162,9 @@ class ReadAhead:
                 blocks = np.concatenate([blocks, needs.blocks[far, shown]])
                 shard, at = np.concatenate([shard, goal.shard[far]]), np.concatenate([at, goal.shard_row[far]])
             if len(blocks):
-                found.append(_Frames(source, blocks - self._table.first[place], shard, at))
+                blocks = blocks - self._table.first[place]
+                left = source.look_again(blocks)
+                found.append(_Frames(source, blocks[left], shard[left], at[left]))
         return found
 
     def _ask_blocks(self, lacking: list[_Frames]) -> list[_Frames]:
@@ -173,7 +175,7 @@ class ReadAhead:
             blocks, other = frames.source.untried(frames.blocks)
             found += [(frames.source, planned) for planned in blocks]
             left.append(_Frames(frames.source, frames.blocks[other], frames.shard[other], frames.at[other]))
-        if sum(planned.bytes for _, planned in found) > _SOON * self._pace * self._connections:
+        if not found or sum(planned.bytes for _, planned in found) > _SOON * self._pace * self._connections:
             return lacking
         for source, planned in found:
             if not planned.urgent:

@@ -531,6 +531,10 @@ class CachedTar:
         if stop > start:
             self._owner.withdraw(self._k, start, stop)
 
+    def holds(self, start: int, stop: int) -> bool:
+        """Whether all bytes ``start`` to ``stop`` are there; some may be given up the next moment."""
+        return stop <= start or 0 not in self._have[start >> CHUNK : (stop - 1 >> CHUNK) + 1].tobytes()
+
     def prefetch(self, start: int, stop: int) -> bool:
         """See `CachedSet.prefetch`."""
         return stop <= start or self._owner.prefetch(self._k, start, stop)
