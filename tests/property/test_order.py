@@ -239,7 +239,7 @@ def test_skip_equals_step():
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.sampled_from([1, 12, 12, 12, 40])), min_size=1, max_size=40),
+    st.lists(st.tuples(st.booleans(), st.sampled_from([1, 12, 12, 12, 40, 200])), min_size=1, max_size=40),
     st.lists(st.floats(1e-3, 1.0), min_size=3, max_size=3),
     st.lists(st.floats(1e-3, 1.0), min_size=3, max_size=3),
     st.integers(0, 40),

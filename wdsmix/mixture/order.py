@@ -38,6 +38,9 @@ ORDER_VERSION = 1
 _AT_ONCE = 1024
 """Samples that are computed together."""
 
+_FAR = 192
+"""Samples between two steps from which on it costs less to leap over them than to compute them with the steps."""
+
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -261,7 +264,7 @@ class MixtureOrder:
         self._next: list[tuple[Step, list[int]]] = []
         self._next_size = 0
         self._skipped = 0  # samples that no count knows of yet
-        self._hops = False
+        self._hopped = 0  # samples skipped since the last step
 
     def _ahead(self, size: int, number: int) -> list[tuple[Step, list[int]]]:
         """The next steps of ``size`` samples, and each source's count after them, the last one first."""
@@ -300,14 +303,14 @@ class MixtureOrder:
         self._catch_up()
         if self._next_size != size or not self._next:
             self._drop_ahead()
-            # Several at once, for what numpy costs is the calls; but not those that are skipped.
-            number = 1 if self._hops else max(1, _AT_ONCE // max(size, 1))
+            # Several at once, for what numpy costs is the calls; but not where most of them would be skipped.
+            number = 1 if self._hopped >= _FAR else max(1, _AT_ONCE // max(size, 1))
             self._next_size, self._next = size, self._ahead(size, number)
         step, counts = self._next.pop()
         self._counts.update(zip(self.names, counts, strict=True))
         self.samples += size
         self.steps += 1
-        self._hops = False
+        self._hopped = 0
         return step
 
     def skip(self, size: int) -> None:
@@ -319,7 +322,7 @@ class MixtureOrder:
             self._skipped += size
         self.samples += size
         self.steps += 1
-        self._hops = True
+        self._hopped += size
 
     def _catch_up(self) -> None:
         """Counts what was skipped."""
