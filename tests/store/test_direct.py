@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import socket
 import threading
 import time
@@ -545,3 +546,44 @@ def test_failing_requests_leave_nothing_open(tiny: TinyS3) -> None:
     assert failed > 900
     time.sleep(0.1)
     assert handles() <= before + 6  # boto3's and ours, both ends
+
+
+def test_whatever_the_server_does_the_bytes_are_right(tiny: TinyS3, asked: list[bytes]) -> None:
+    some = random.Random(3)
+    odd = [
+        *(FAILURES[k] for k in (0, 3, 4, 6, 10, 11, 12)),
+        chunked,
+        lambda request: request.good() + b"HTTP/1.1 206 P\r\nContent-Length: 4\r\n\r\nevil",
+        lambda request: request.good(more="Connection: close\r\n"),
+        lambda request: request.good(more=": nameless\r\n"),
+        lambda _: error(403, "ExpiredToken"),
+        lambda request: time.sleep(0.4) or request.good(),
+        slowly,
+    ]
+    tiny.answer = lambda request: some.choice(odd)(request) if some.random() < 0.3 else request.good()
+    found = reader(options=StoreOptions(pause=0.001, pause_limit=0.01, read_timeout=0.2, tries=30))
+
+    refused: list[str] = []
+
+    def work(seed: int) -> None:
+        left = 30
+        while left:
+            try:
+                check(found, 1, 100 * seed + left)
+                left -= 1
+            except StorageError as error:  # boto3 was asked, and refused too
+                refused.append(str(error))
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(work, range(12)))
+    assert all("the store refuses" in said for said in refused)
+    assert len(asked) > 100
+    assert found.store.retries.count > 20
+    assert tiny.connections < 600
+
+
+def slowly(request: Request) -> bytes:
+    answer = request.good()
+    for at in range(0, 200, 7):
+        request.link.sendall(answer[at : min(at + 7, 200)])
+    return answer[200:]

@@ -207,7 +207,9 @@ class IdleLines:
 
     def keep(self, place: str, line: Line) -> None:
         """Takes a line back, whose last answer has been read."""
-        lines = self._lines.setdefault(place, [])
+        lines = self._lines.get(place)
+        if lines is None:
+            lines = self._lines.setdefault(place, [])
         if line.lasts and len(lines) < self._most:
             lines.append(line)
         else:

@@ -64,7 +64,7 @@ class FileLocks:
         os.close(self.handle)
 
 
-def _set(handle: int, kind: int, first: int, count: int) -> int:
+def _portable_set(handle: int, kind: int, first: int, count: int) -> int:
     """Changes a lock, never waiting; 0 or an errno."""
     how = {fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB, fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB}
     try:
@@ -103,3 +103,5 @@ def _quick_set(handle: int, kind: int, first: int, count: int) -> int:
 if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
     _fcntl = ctypes.PyDLL(None, use_errno=True).fcntl
     _set = _quick_set
+else:
+    _set = _portable_set
