@@ -132,7 +132,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks; 1 if something is bad."""
     preview = preview_path(args.preview)
-    with right_family_named(args.family, args.src):
+    with right_family_named(args):
         source = open_source(args)
         report = check(
             source,

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from wdsmix.converters.options import convert_options
     from wdsmix.converters.preview import preview_path, preview_set
 
-    with right_family_named(args.family, args.src):
+    with right_family_named(args):
         source = open_source(args)  # first: a family that can't be imported has no options
     preview = preview_path(args.preview, args.out)
     if preview is not None and args.part[1] != 1:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             "a part is no set", where="--preview", hint="after `wdsmix merge`: `wdsmix inspect SET --sheet PNG`"
         )
     try:
-        with right_family_named(args.family, args.src):
+        with right_family_named(args):
             outcome = runner.run(source, args.out, convert_options(args), quiet=args.quiet)
     except KeyboardInterrupt:
         sys.stderr.write("wdsmix: stopped; finished shards are kept. To go on, run the same command again.\n")

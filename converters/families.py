@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from collections import deque
@@ -61,18 +62,17 @@ def _names(root: Path) -> Iterator[str]:
 
 
 @contextmanager
-def right_family_named(family: str, source: Path) -> Iterator[None]:
+def right_family_named(args: argparse.Namespace) -> Iterator[None]:
     """Where a family finds nothing that it knows in a source, says which one would.
 
     Args:
-        family: The one that was asked.
-        source: What it was given.
+        args: ``family`` that was asked, and ``src`` that it was given: absent of a family that can't be imported.
     """
     try:
         yield
     except DataError as error:
-        if error.hint is None and error.path == str(source) and (found := likely_family(source)):
+        if error.hint is None and error.path == str(args.src) and (found := likely_family(args.src)):
             other, name = found
-            if other != family:
+            if other != args.family:
                 error.hint = f"the family {other} reads such a source ({name})"
         raise
