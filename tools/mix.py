@@ -161,8 +161,8 @@ def _show_plan(plans: Sequence[SourcePlan], summary: dict[str, Any]) -> None:
     room, needed = summary["cache_room"], sum(plan.live_bytes for plan in plans if plan.remote)
     if room is not None and needed > room:
         console.print(
-            f"the cache may take {_bytes(room)} of the {_bytes(needed)} that are live of sets in stores: frames will "
-            "be fetched more than once; a higher cache_limit or a smaller window helps",
+            f"the cache has room for {_bytes(room)} of the {_bytes(needed)} that are live of sets in stores: frames "
+            "will be fetched more than once; a higher cache_limit or a smaller window helps",
             soft_wrap=True,
         )
     if len({plan.hz for plan in plans}) > 1 and (chunk > 1 or len(summary["observation_offsets"]) > 1):

@@ -20,7 +20,7 @@ from wdsmix.mixture.needs import BlockTable
 from wdsmix.mixture.order import SourceOrder
 from wdsmix.mixture.pipeline import Job, Pipeline
 from wdsmix.mixture.place import Place
-from wdsmix.mixture.readplan import Planned, SourcePlan
+from wdsmix.mixture.readplan import Planned, ReadPlan
 from wdsmix.mixture.remote import ReadAhead
 from wdsmix.mixture.upcoming import upcoming
 
@@ -97,12 +97,12 @@ class Naive:
         return sorted({self.of_row[r] for r in rows})
 
 
-def _plan(catalog: Catalog, place: int) -> SourcePlan:
+def _plan(catalog: Catalog, place: int) -> ReadPlan:
     source = catalog.sources[place]
     blocks = _blocks(source)
     ready = np.zeros(len(blocks.first), dtype=bool)
     order = catalog.new_order().orders[place]
-    return SourcePlan(source, order, blocks, catalog.layout.offsets, catalog.config.window, ready)
+    return ReadPlan(source, order, blocks, catalog.layout.offsets, catalog.config.window, ready)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_comes_late_does_not_make_another_block_ready(opened: Callable[...,
     source = catalog.sources[0]
     ready = np.zeros(len(_blocks(source).first), dtype=bool)
     order = catalog.new_order().orders[0]
-    plan = SourcePlan(source, order, _blocks(source), catalog.layout.offsets, 32, ready)
+    plan = ReadPlan(source, order, _blocks(source), catalog.layout.offsets, 32, ready)
     plan.restart(0)
     streams = np.ones(STREAMS, dtype=bool)
     before = plan.plan(streams)

@@ -20,7 +20,7 @@ from wdsmix.store.cache import Cache, open_cache
 from wdsmix.store.cached import CachedSet
 from wdsmix.store.local import LocalStore
 from wdsmix.store.locks import FileLocks
-from wdsmix.store.table import Table
+from wdsmix.store.table import CHUNK, REGION, Table
 
 HOLD = """
 import sys
@@ -71,9 +71,16 @@ def test_a_forked_child_holds_no_locks(tmp_path: Path) -> None:
 
 def test_the_table_tells_what_is_there(tmp_path: Path) -> None:
     table = Table(tmp_path / "table", [5, (1 << 21) + 1, 0, 1 << 16])
+    assert 8 << REGION == 1 << 21
     assert table.first_chunk == [0, 1, 34, 34, 35]
-    assert table.first_region == [0, 1, 3, 3, 4]
-    assert [table.region_chunks(region) for region in range(4)] == [(0, 0, 1), (1, 1, 33), (1, 33, 34), (3, 34, 35)]
+    assert table.first_region == [0, 1, 10, 10, 11]
+    assert [table.region_chunks(region) for region in (0, 1, 9, 10)] == [
+        (0, 0, 1),
+        (1, 1, 5),
+        (1, 33, 34),
+        (3, 34, 35),
+    ]
+    assert [table.tar_end(region) for region in (0, 1, 9, 10)] == [1, 10, 10, 11]
     table.set_etag(1, '"abc"')
     table.have[33] = 1
     again = Table(tmp_path / "table", table.sizes)
@@ -104,10 +111,10 @@ def test_ranges_files_and_regions(tmp_path: Path) -> None:
     assert np.array_equal(tar.data, there)
     tar.touch(0, len(whole))
     assert np.array_equal(tar.data, whole)
-    region = found.table.first_region[1]
-    assert found.give_up(region) == 0  # this process may be reading it
+    first, stop = found.table.first_region[1:3]
+    assert found.give_up(first, stop) == 0  # this process may be reading it
     found.after_fork()  # holds nothing any more
-    assert found.give_up(region) > 0
+    assert found.give_up(first, stop) >= len(whole)
     assert not tar.data.any()
     tar.touch(0, len(whole))
     assert np.array_equal(tar.data, whole)
@@ -172,22 +179,27 @@ def test_a_cache_that_can_not_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_done_for_long_goes_first_and_only_if_nothing_beside_it_is_needed(tmp_path: Path) -> None:
-    heavy_set(tmp_path / "toy", [8_000_000])
+    heavy_set(tmp_path / "toy", [2_000_000])
     cache = Cache(tmp_path / "cache", None)
     found = opened(cache, tmp_path / "toy")
-    size, region = len(found.tar(0).data), 1 << 21
+    size, region = len(found.tar(0).data), 1 << REGION
     assert size > 3 * region
     assert found.prefetch(0, 0, size)
     assert not any(found.keeps)  # what was fetched ahead can go, as nobody has read it yet
     found.table.used[:] = [50 - k for k in range(len(found.table.used))]
-    order = [k for _, k in sorted(found.candidates())]
+
+    def in_order() -> list[int]:
+        ranks, regions = found.candidates()
+        return regions[np.argsort(ranks, kind="stable")].tolist()
+
+    order = in_order()
     assert order == list(reversed(range(len(found.table.used))))  # the eldest first
     found.finished(0, 0, region + region // 2)  # all of the first region, half of the second
-    assert [k for _, k in sorted(found.candidates())] == [0, *order[:-1]]
+    assert in_order() == [0, *order[:-1]]
     assert found.prefetch(0, 0, region)  # needed again: a new epoch
-    assert [k for _, k in sorted(found.candidates())] == order
+    assert in_order() == order
     found.finished(0, 0, region)
-    assert found.give_up(0) == region
+    assert found.give_up(0, 1) == region
     found.finished(0, 0, region)  # late: there is nothing any more
-    assert not found.table.have[: region >> 16].any()
-    assert [k for _, k in sorted(found.candidates())] == order[:-1]
+    assert not found.table.have[: region >> CHUNK].any()
+    assert in_order() == order[:-1]

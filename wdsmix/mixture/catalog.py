@@ -68,6 +68,11 @@ class OpenSource:
         """Its name in the mixture."""
         return self.config.name
 
+    def live_bytes(self, window: int) -> int:
+        """About what the order keeps in play: two windows of frames, at most the whole source."""
+        size = int(self.order.lengths.sum())
+        return min(size, round(2 * window * size / int(self.frames.sum())))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:

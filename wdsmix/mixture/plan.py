@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wdsmix.mixture.catalog import Catalog, OpenSource
 from wdsmix.mixture.decode import RESIZE_FILTER
 from wdsmix.mixture.waypoints import action_mode
-from wdsmix.store.cache import open_cache
+from wdsmix.store.cache import open_cache, usable
 
 __all__ = ["SourcePlan", "plan_sources", "plan_summary"]
 
@@ -91,7 +91,7 @@ def _plan(catalog: Catalog, source: OpenSource, samples: int, share: float) -> S
         ranged={name: s.ranged.nonzero()[0].tolist() for name, s in scales.items() if s is not None and s.ranged.any()},
         hz=source.set.manifest.hz,
         frame_bytes=size / frames,
-        live_bytes=min(size, round(2 * catalog.config.window * size / frames)),
+        live_bytes=source.live_bytes(catalog.config.window),
         remote=source.set.counts is not None,
     )
 
@@ -107,7 +107,7 @@ def plan_summary(catalog: Catalog, samples: int) -> dict[str, object]:
         "streams": config.streams,
         "window": config.window,
         "block_bytes": config.block_bytes,
-        "cache_room": open_cache(config.cache_folder, config.cache_limit).room() if remote else None,
+        "cache_room": usable(open_cache(config.cache_folder, config.cache_limit).room()) if remote else None,
         "samples": samples,
         "cameras": list(layout.cameras),
         "picture": [layout.height, layout.width],

@@ -1,4 +1,4 @@
-"""SourcePlan: which blocks of a source the next draws need, step by step, and which of them are there.
+"""ReadPlan: which blocks of a source the next draws need, step by step, and which of them are there.
 
 What is known of a block lies in arrays by its number. The order is looked at some steps ahead at once; blocks become
 *planned* a step at a time, in the order of their first use, and are *passed* when all their frames have been drawn, or
@@ -19,7 +19,7 @@ from wdsmix.mixture.catalog import OpenSource
 from wdsmix.mixture.order import SourceOrder
 from wdsmix.shards.shardfile import ShardFile
 
-__all__ = ["Planned", "SourcePlan"]
+__all__ = ["Planned", "ReadPlan"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -27,7 +27,7 @@ _STEPS = 64  # parts of a window in which it is planned, if they have
 _DRAWS = 64  # each, or a sixteenth of the window
 _AT_ONCE = 16  # steps that are looked at together, if they have
 _MOST = 4096  # draws together, at most
-_SLACK = 8  # of a window: other processes of the node may be a little behind
+_SLACK = 8  # of a window, at least
 
 
 class Planned:
@@ -62,7 +62,7 @@ class _Step(NamedTuple):
     """int64 [K]: how many draws of the step are of each one's frames."""
 
 
-class SourcePlan:
+class ReadPlan:
     """What is planned of one source. Called by one thread; others only tell what has come (`came`).
 
     Args:
@@ -188,12 +188,17 @@ class SourcePlan:
         if self._planned.get(planned.number) is planned:
             self._ready[planned.number] = True
 
-    def passed(self, draw: int) -> list[Planned]:
-        """Forgets blocks that the draws before ``draw`` have used up; returns them, a step at a time."""
+    def passed(self, draw: int, slack: int = 0) -> list[Planned]:
+        """Forgets blocks that the draws before ``draw`` have used up; returns them, a step at a time.
+
+        Args:
+            draw: The next one.
+            slack: Draws before it that may still be at work.
+        """
         while self._waiting and self._waiting[0][0] < draw:
             self.ahead -= self._waiting.popleft()[1]
         gone: list[Planned] = []
-        for queue, behind in ((self._used, self.window // _SLACK), (self._kept, self.window)):
+        for queue, behind in ((self._used, max(slack, self.window // _SLACK)), (self._kept, max(slack, self.window))):
             while queue and queue[0][0] <= draw - behind:
                 end, blocks = queue.popleft()
                 blocks = blocks[(self._last[blocks] == end) & self._known[blocks]]

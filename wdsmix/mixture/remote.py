@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
 import weakref
@@ -34,10 +35,12 @@ from wdsmix.mixture.assemble import Assembler, Hand, Samples
 from wdsmix.mixture.batch import BatchMemory
 from wdsmix.mixture.blocks import Blocks, blocks_of
 from wdsmix.mixture.catalog import Catalog, OpenSource
+from wdsmix.mixture.config import MixtureConfig
 from wdsmix.mixture.crew import Crew
 from wdsmix.mixture.needs import BlockTable, Needs
 from wdsmix.mixture.order import SourceOrder
-from wdsmix.mixture.readplan import Planned, SourcePlan
+from wdsmix.mixture.readplan import Planned, ReadPlan
+from wdsmix.store.cache import open_cache, usable
 from wdsmix.store.cached import Counts
 
 if TYPE_CHECKING:
@@ -53,8 +56,9 @@ _CONNECTIONS = 8
 _JOBS = 8  # of an evaluation, planned ahead
 _TRIES = 4  # to find a block whole that another process is fetching
 _FIRST = 1.0  # s, at most, that blocks wait for the frames of the first batch
-_SOON = 2.0  # s: a batch waits for whole blocks if all that it lacks comes in this time
+_SOON = 0.15  # s: a batch waits for whole blocks if all that it lacks comes in this time
 _LEISURE = 1.0  # s, at most, that each block ahead waits for those in demand
+_AT_WORK = 6  # batches of a process at once, at most
 _FAINT = 0.25  # of the mean: a stream that gives a rank less is left to demand
 
 
@@ -62,7 +66,7 @@ _FAINT = 0.25  # of the mean: a stream that gives a rank less is left to demand
 class _Frames:
     """Frames of a source that a batch lacks."""
 
-    source: SourcePlan
+    source: ReadPlan
     blocks: Int64Array
     """int64 [N]: numbers in the source; one behind the last for a goal in another episode."""
     shard: Int64Array
@@ -84,7 +88,7 @@ class ReadAhead:
         blocks = {place: _blocks(catalog.sources[place], config.block_bytes) for place in sources}
         self._table = BlockTable([order.size for order in orders], blocks, config.streams)
         self._sources = {
-            place: SourcePlan(
+            place: ReadPlan(
                 catalog.sources[place],
                 orders[place],
                 blocks[place],
@@ -94,14 +98,17 @@ class ReadAhead:
             )
             for place in sources
         }
-        self._budget = config.read_ahead
+        self._budget = self._affordable(config, [catalog.sources[place] for place in sources])
         self._streams = np.zeros(config.streams)
         """How much of late batches came from each stream: a rank reads some only."""
         info = get_worker_info()
-        threads = max(2, _CONNECTIONS // (1 if info is None else info.num_workers))
+        workers = 1 if info is None else info.num_workers
+        self._at_work = _AT_WORK * workers
+        """Batches that may be at work at once."""
+        threads = max(2, _CONNECTIONS // workers)
         self._demand = Crew(threads, "wdsmix-demand")
         self._ahead = Crew(threads, "wdsmix-ahead")
-        self._connections = threads * (1 if info is None else info.num_workers)
+        self._connections = threads * workers
         self._pace = 0.0
         """Bytes per second of one connection, as blocks came of late; 0: none came yet."""
         self._urgent = 0
@@ -111,6 +118,14 @@ class ReadAhead:
         self._begun = threading.Event()
         self._last: tuple[int, int] | None = None
         self._counts = [source.set.counts for source in catalog.sources if source.set.counts is not None]
+
+    @staticmethod
+    def _affordable(config: MixtureConfig, sources: Sequence[OpenSource]) -> int:
+        """Bytes to read ahead: as many as are asked for, but only what the cache has room for beside what is live."""
+        live = sum(source.live_bytes(config.window) for source in sources)
+        room = open_cache(config.cache_folder, config.cache_limit).room()
+        free = (usable(room) - live) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        return min(config.read_ahead, max(free, live // 16))
 
     def share(self, orders: Sequence[SourceOrder]) -> None:
         """Plans by the orders that jobs are made by, one a source: their windows are computed once then."""
@@ -134,7 +149,7 @@ class ReadAhead:
         if not self._begun.is_set():  # the frames of the first batch come first
             self._submit(self._demand, self._begin)
         if job.cursor:
-            self._look_ahead(job.cursor["order"]["counts"])
+            self._look_ahead(job.cursor["order"]["counts"], len(job.row))
         else:
             self._look_on(job)
 
@@ -169,7 +184,7 @@ class ReadAhead:
 
     def _ask_blocks(self, lacking: list[_Frames]) -> list[_Frames]:
         """Asks for whole blocks if all that a batch lacks comes soon enough; returns the frames that are left."""
-        found: list[tuple[SourcePlan, Planned]] = []
+        found: list[tuple[ReadPlan, Planned]] = []
         left: list[_Frames] = []
         for frames in lacking:
             blocks, other = frames.source.untried(frames.blocks)
@@ -183,7 +198,7 @@ class ReadAhead:
                 self._ask_block(source, planned)
         return left
 
-    def _ask_block(self, source: SourcePlan, planned: Planned) -> None:
+    def _ask_block(self, source: ReadPlan, planned: Planned) -> None:
         """Has a block fetched before all that is only ahead; whoever reads its frames meanwhile waits for it."""
         end: Callable[[], None] = _nothing
         if source.is_open(planned):
@@ -198,7 +213,7 @@ class ReadAhead:
             functools.partial(_call, weakref.WeakMethod(self._fetch_urgent), (source, planned), otherwise=end)
         )
 
-    def _fetch_urgent(self, source: SourcePlan, planned: Planned) -> None:
+    def _fetch_urgent(self, source: ReadPlan, planned: Planned) -> None:
         again = False
         try:
             again = self._fetch(source, planned)
@@ -210,7 +225,7 @@ class ReadAhead:
         if again:
             self._submit(self._ahead, self._fetch_block, source, planned)
 
-    def _fetch(self, source: SourcePlan, planned: Planned) -> bool:
+    def _fetch(self, source: ReadPlan, planned: Planned) -> bool:
         """Fetches a block; returns whether to look again later, for another process is at a part of it."""
         began = time.perf_counter()
         planned.tries += 1
@@ -248,16 +263,16 @@ class ReadAhead:
     def _begin(self) -> None:
         self._begun.set()
 
-    def _look_ahead(self, counts: dict[str, int]) -> None:
+    def _look_ahead(self, counts: dict[str, int], batch: int) -> None:
         """Plans from where the order stands after a batch."""
         ahead = 0
-        due: list[SourcePlan] = []
+        due: list[ReadPlan] = []
         for source in self._sources.values():
             now = counts[source.name]
             ahead += source.ahead
             if not now <= source.until <= now + 2 * source.window:
                 source.restart(now)
-            gone = source.passed(now)
+            gone = source.passed(now, self._at_work * batch)
             if gone:
                 self._submit(self._ahead, self._finish_blocks, source, gone)
             if source.until + source.step <= now + source.window:
@@ -288,7 +303,7 @@ class ReadAhead:
                 self._submit(self._ahead, self._fetch_block, source, planned)
             source.until += stride
 
-    def _fetch_block(self, source: SourcePlan, planned: Planned) -> None:
+    def _fetch_block(self, source: ReadPlan, planned: Planned) -> None:
         if not self._begun.is_set():
             self._begun.wait(_FIRST)
         if not self._calm.is_set():
@@ -298,7 +313,7 @@ class ReadAhead:
         if self._fetch(source, planned):
             self._submit(self._ahead, self._fetch_block, source, planned)
 
-    def _finish_blocks(self, source: SourcePlan, gone: list[Planned]) -> None:
+    def _finish_blocks(self, source: ReadPlan, gone: list[Planned]) -> None:
         for planned in gone:
             try:
                 shard, start, stop = source.span(planned)

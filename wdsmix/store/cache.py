@@ -14,7 +14,10 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from wdsmix.errors import ConfigError, WdsmixError
 from wdsmix.manifest import Manifest, read_model
@@ -23,7 +26,7 @@ from wdsmix.store.cached import CachedSet, Counts, place_file
 from wdsmix.store.local import LocalStore
 from wdsmix.store.locks import FileLocks
 
-__all__ = ["CACHE_DIR", "Cache", "open_cache"]
+__all__ = ["CACHE_DIR", "Cache", "open_cache", "usable"]
 
 CACHE_DIR = "WDSMIX_CACHE_DIR"
 """Variable that names the folder where the configuration names none."""
@@ -160,7 +163,7 @@ class Cache:
             return
         goal = limit - (limit >> 3)
         self._sweep()
-        regions: list[tuple[int, CachedSet, int]] = []
+        sets: list[CachedSet] = []
         for folder in sorted(self._folders(), key=_last_use):
             if usage <= goal:
                 return
@@ -170,11 +173,11 @@ class Cache:
             freed = self._remove(found)
             usage -= freed
             if not freed:
-                regions += [(rank, found, region) for rank, region in found.candidates()]
-        for _, found, region in sorted(regions, key=lambda item: item[0]):
+                sets.append(found)
+        for found, first, stop in _in_order(sets):
             if usage <= goal:
                 return
-            usage -= found.give_up(region)
+            usage -= found.give_up(first, stop)
         self._since = -(limit >> 5)  # not soon again: looking for room costs time, too
         if usage > limit and not self._warned:
             self._warned = True
@@ -226,6 +229,27 @@ class Cache:
             with contextlib.suppress(OSError):
                 if entry.stat().st_mtime < before:
                     entry.unlink()
+
+
+def _in_order(sets: Sequence[CachedSet]) -> Iterator[tuple[CachedSet, int, int]]:
+    """The regions of all sets, what goes first first; neighbours that go together as (first, stop)."""
+    if not sets:
+        return
+    parts = [found.candidates() for found in sets]
+    ranks, regions = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    owner = np.repeat(np.arange(len(sets)), [len(part[0]) for part in parts])
+    order = np.argsort(ranks, kind="stable")
+    ranks, regions, owner = ranks[order], regions[order], owner[order]
+    apart = (np.diff(ranks) != 0) | (np.diff(regions) != 1) | (np.diff(owner) != 0)
+    edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(order)]])
+    for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if b > a:
+            yield sets[owner[a]], int(regions[a]), int(regions[b - 1]) + 1
+
+
+def usable(room: int) -> int:
+    """Of the bytes that a cache may take, as many as what is needed at once may fill: room is made in steps."""
+    return room - room // 5
 
 
 def _last_use(folder: Path) -> float:

@@ -7,10 +7,10 @@ A folder of the cache, shared by all processes of the node that read this versio
     table                     mapped by all: ETag of each tar, last use of each region, a byte for each chunk there is
 
 A *chunk* (64 KiB) is there or not; it is marked after its bytes are written, and otherwise while it is not needed for
-long. A *region* (2 MiB) is what is given up at once. Four kinds of bytes of ``table`` are locked: a process *uses* the
-set, *keeps* a region (shared) or gives it up (exclusive), *fetches* a chunk (exclusive), or a whole file. Locks end
-with their process, so that a killed one leaves neither a stale lock nor a chunk that is only marked; whoever needs the
-chunk fetches it.
+long. A *region* (256 KiB) is what is given up at once. Four kinds of bytes of ``table`` are locked: a process *uses*
+the set, *keeps* a region (shared) or gives it up (exclusive), *fetches* a chunk (exclusive), or a whole file. Locks
+end with their process, so that a killed one leaves neither a stale lock nor a chunk that is only marked; whoever
+needs the chunk fetches it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REQUEST = 8 << 20
 _TICK = 0.004  # s between two looks at what another process fetches
 _PATIENCE = 60.0  # s without any progress after which a chunk is fetched though another process seems to do so
 _PROMISED = 10.0  # s for which a reader waits for chunks that a thread of this process has said it will fetch
-_GENERATION = 5.0  # s; a region is kept for one to two of them after its last use
+_GENERATION = 15.0  # s; a region that may be needed again is kept for one to two of them after its last use
 _GENERATIONS = 250
 
 
@@ -433,40 +433,57 @@ class CachedSet:
                 held = region in self._held
                 if held or self.table.lock_region(region, shared=True):
                     have[have == before] = after
-                    if not held:
-                        self.table.drop_region(region)
+                    needed = THERE in self.table.have[low : min(high, self.table.first_chunk[k + 1])].tobytes()
+                    if not held or (not needed and region not in self._busy):
+                        self._let_go(region)
 
-    def candidates(self) -> list[tuple[int, int]]:
-        """Regions that hold something: (rank, region); the lowest rank goes first."""
+    def candidates(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Regions that hold something: ranks, of which the lowest goes first, and numbers; both int64 [N]."""
         if not len(self.table.used):
-            return []
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         have = self.table.have
         held, needed = (np.logical_or.reduceat(kind, self._edges) for kind in (have != 0, have == THERE))
         found = np.flatnonzero(held)
         used = self.table.used[found].astype(np.int64)
         # What is done for long goes before all else, the latest first: its next use is the farthest. Then the eldest.
-        rank = np.where(needed[found], used, -used)
-        return list(zip(rank.tolist(), found.tolist(), strict=True))
+        return np.where(needed[found], used, -used), found
 
     @functools.cached_property
     def _edges(self) -> npt.NDArray[np.int64]:
         return np.array([self.table.region_chunks(r)[1] for r in range(len(self.table.used))], dtype=np.int64)
 
-    def give_up(self, region: int) -> int:
-        """Removes a region from the disk unless somebody keeps it; returns its bytes."""
+    def give_up(self, first: int, stop: int) -> int:
+        """Removes regions ``first`` to ``stop`` from the disk, but for those that somebody keeps.
+
+        Returns:
+            Bytes removed.
+        """
+        removed = 0
         with self._lock:
-            if region in self._held or region in self._busy or not self.table.lock_region(region, shared=False):
-                return 0
-            try:
-                k, first, stop = self.table.region_chunks(region)
-                held = int(np.count_nonzero(self.table.have[first:stop])) << CHUNK
-                self.table.have[first:stop] = 0
-                start = first - self.table.first_chunk[k] << CHUNK
-                with self._open(k) as handle:
-                    punch(handle, start, stop - first << CHUNK)
-                return held
-            finally:
-                self.table.drop_region(region)
+            while first < stop:
+                end, last = first, min(stop, self.table.tar_end(first))
+                while end < last and self._take(end):
+                    end += 1
+                if end > first:
+                    try:
+                        removed += self._remove(first, end)
+                    finally:
+                        self.table.drop_regions(first, end)
+                first = max(end, first + 1)
+        return removed
+
+    def _take(self, region: int) -> bool:
+        free = region not in self._held and region not in self._busy
+        return free and self.table.lock_region(region, shared=False)
+
+    def _remove(self, first: int, stop: int) -> int:
+        k, a, _ = self.table.region_chunks(first)
+        _, _, b = self.table.region_chunks(stop - 1)
+        held = int(np.count_nonzero(self.table.have[a:b])) << CHUNK
+        self.table.have[a:b] = 0
+        with self._open(k) as handle:
+            punch(handle, a - self.table.first_chunk[k] << CHUNK, b - a << CHUNK)
+        return held
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

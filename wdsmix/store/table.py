@@ -20,7 +20,7 @@ __all__ = ["CHUNK", "DONE", "REGION", "THERE", "Table", "punch"]
 
 CHUNK = 16
 """Bits of an offset within a chunk, which is there or not."""
-REGION = 21
+REGION = 18
 """Bits of an offset within a region, which is given up at once."""
 THERE, DONE = 1, 2
 """Of a chunk: there; there, and not needed again for long. 0 is not there."""
@@ -74,6 +74,10 @@ class Table:
         last = min(first + (1 << REGION - CHUNK), count)
         return k, self.first_chunk[k] + first, self.first_chunk[k] + last
 
+    def tar_end(self, region: int) -> int:
+        """The region behind the last one of the tar of a region."""
+        return self.first_region[int(np.searchsorted(self.first_region, region, side="right"))]
+
     def lock_use(self) -> bool:
         """Whether this process could say that it uses the set: not while it is being removed."""
         return self.locks.take(_USE, shared=True)
@@ -89,6 +93,10 @@ class Table:
     def drop_region(self, region: int) -> None:
         """Ends either."""
         self.locks.drop(_REGIONS + region)
+
+    def drop_regions(self, first: int, stop: int) -> None:
+        """The same for several."""
+        self.locks.drop(_REGIONS + first, stop - first)
 
     def lock_chunks(self, first: int, stop: int) -> bool:
         """Takes chunks to fetch them."""
