@@ -216,7 +216,7 @@ class Cache:
             with contextlib.suppress(OSError):
                 folder.replace(trash)
             del self._sets[folder]
-            found.table.locks.close()
+            found.table.close()
         shutil.rmtree(trash, ignore_errors=True)
         return size
 

@@ -5,12 +5,13 @@ A folder of the cache, shared by all processes of the node that read this versio
     manifest.json, index.parquet, train-00000.frames.arrow ...   whole files: written beside, checked, renamed
     train-00000.sparse ...    as long as the tar; bytes that were not fetched are holes
     table                     mapped by all: ETag of each tar, last use of each region, a byte for each chunk there is
+    table-0 ...               locks of regions
 
 A *chunk* (64 KiB) is there or not; it is marked after its bytes are written, and otherwise while it is not needed for
-long. A *region* (256 KiB) is what is given up at once. Four kinds of bytes of ``table`` are locked: a process *uses*
-the set, *keeps* a region (shared) or gives it up (exclusive), *fetches* a chunk (exclusive), or a whole file. Locks
-end with their process, so that a killed one leaves neither a stale lock nor a chunk that is only marked; whoever
-needs the chunk fetches it.
+long. A *region* (256 KiB) is what is given up at once. Four kinds of locks there are: a process *uses* the set,
+*keeps* a region (shared) or gives it up (exclusive), *fetches* a chunk (exclusive), or a whole file. Locks end with
+their process, so that a killed one leaves neither a stale lock nor a chunk that is only marked; whoever needs the
+chunk fetches it.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class CachedSet:
     def _let_go(self, region: int) -> None:
         self._held.pop(region, None)
         self.keeps[region] = 0
-        self.table.drop_region(region)
+        self.table.drop_regions(region, region + 1)
 
     def _advance(self) -> None:
         """A new generation: regions that were not used in the last one or in this one are let go."""

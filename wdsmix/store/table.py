@@ -26,7 +26,10 @@ THERE, DONE = 1, 2
 """Of a chunk: there; there, and not needed again for long. 0 is not there."""
 
 _ETAG = 128  # bytes of a record
-_USE, _FILES, _REGIONS, _CHUNKS = 1 << 40, 2 << 40, 3 << 40, 4 << 40  # where the locks of each kind begin
+_USE, _FILES, _CHUNKS = 1 << 40, 2 << 40, 4 << 40  # where the locks of each kind begin
+_SPREAD, _GROUP = 4, 6
+"""Files among which the locks of regions are spread, as the kernel goes through all locks of a file for each; and bits
+of a region's number within neighbours whose locks are in one file."""
 
 
 class Table:
@@ -47,6 +50,7 @@ class Table:
         have = used + 4 * self.first_region[-1]
         length = max(have + self.first_chunk[-1], 1)
         self.locks = FileLocks(path)
+        self._region_locks = [FileLocks(path.with_name(f"{path.name}-{k}")) for k in range(_SPREAD)]
         if os.fstat(self.locks.handle).st_size < length:
             os.ftruncate(self.locks.handle, length)
         self._map = mmap.mmap(self.locks.handle, length)
@@ -88,15 +92,18 @@ class Table:
 
     def lock_region(self, region: int, *, shared: bool) -> bool:
         """Keeps a region, or takes it to give it up."""
-        return self.locks.take(_REGIONS + region, shared=shared)
-
-    def drop_region(self, region: int) -> None:
-        """Ends either."""
-        self.locks.drop(_REGIONS + region)
+        return self._region_locks[(region >> _GROUP) % _SPREAD].take(region, shared=shared)
 
     def drop_regions(self, first: int, stop: int) -> None:
-        """The same for several."""
-        self.locks.drop(_REGIONS + first, stop - first)
+        """Ends either, for some."""
+        for group in range(first >> _GROUP, (stop - 1 >> _GROUP) + 1):
+            begin, end = max(first, group << _GROUP), min(stop, group + 1 << _GROUP)
+            self._region_locks[group % _SPREAD].drop(begin, end - begin)
+
+    def close(self) -> None:
+        """Closes the files, which ends all locks."""
+        for locks in (self.locks, *self._region_locks):
+            locks.close()
 
     def lock_chunks(self, first: int, stop: int) -> bool:
         """Takes chunks to fetch them."""
