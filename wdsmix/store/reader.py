@@ -77,10 +77,7 @@ class ObjectReader:
 
     def pieces(self, start: int = 0, stop: int | None = None) -> Generator[memoryview, None, None]:
         """The same without fresh memory: each piece holds until this thread asks for another one, of any reader."""
-        buffer: memoryview | None = getattr(_here, "buffer", None)
-        if buffer is None:
-            buffer = _here.buffer = memoryview(bytearray(_PIECE))
-        return self._received(start, stop, lambda body, left: _filled(body, buffer[:left]))
+        return self._received(start, stop, lambda body, left: _filled(body, _own_buffer()[:left]))
 
     def _received(
         self, start: int, stop: int | None, take: Callable[[Body, int], _Piece]
@@ -176,6 +173,14 @@ class ObjectReader:
             finally:
                 for future, _ in pending:
                     future.cancel()
+
+
+def _own_buffer() -> memoryview:
+    """Memory of the thread that asks, which need not be the one that began."""
+    buffer: memoryview | None = getattr(_here, "buffer", None)
+    if buffer is None:
+        buffer = _here.buffer = memoryview(bytearray(_PIECE))
+    return buffer
 
 
 def _filled(body: Body, buffer: memoryview) -> memoryview:
