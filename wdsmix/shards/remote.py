@@ -18,7 +18,8 @@ from wdsmix.store.versions import is_version, open_manifest, resolve, version_na
 
 if TYPE_CHECKING:
     from wdsmix.store.base import Store
-    from wdsmix.store.cached import CachedTar, Counts
+    from wdsmix.store.cached import Counts
+    from wdsmix.store.cached_tar import CachedTar
 
 __all__ = ["CacheOptions", "RemoteSet", "locate", "open_remote"]
 

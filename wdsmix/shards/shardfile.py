@@ -17,7 +17,7 @@ from wdsmix.shards.pages import Pages
 from wdsmix.shards.tario import END, iter_members, split_name
 
 if TYPE_CHECKING:
-    from wdsmix.store.cached import CachedTar
+    from wdsmix.store.cached_tar import CachedTar
 
 __all__ = ["EpisodeRows", "ShardFile"]
 

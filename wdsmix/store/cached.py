@@ -34,11 +34,11 @@ import pyarrow as pa
 from wdsmix.errors import ConflictError, DataError, StorageError
 from wdsmix.manifest import FileEntry
 from wdsmix.store.base import Store
-from wdsmix.store.opening import UrlPath
+from wdsmix.store.cached_tar import CachedTar
 from wdsmix.store.reader import ObjectReader
 from wdsmix.store.table import CHUNK, DONE, REGION, THERE, Table, punch
 
-__all__ = ["CachedSet", "CachedTar", "Counts", "place_file"]
+__all__ = ["CachedSet", "Counts", "place_file"]
 
 REQUEST = 8 << 20
 """Most bytes of one request."""
@@ -188,33 +188,39 @@ class CachedSet:
                     return
                 if time.monotonic() - self._since > _GENERATION:
                     self._advance()
-                if self._hold(region):
+                if self._hold(range(region, region + 1)):
                     self._held[region] = self.generation
                     self.keeps[region] = self.generation
+                    self.table.used[region] = int(time.time())
                     return
             self._wait()  # for one that is giving it up
 
-    def _hold(self, region: int) -> bool:
-        """Locks a region if it is not locked yet; False where somebody is giving it up. To be called under the lock."""
-        if region not in self._held:
-            if not self.table.lock_region(region, shared=True):
+    def _hold(self, regions: range) -> bool:
+        """Locks regions that are not locked yet; False where somebody is giving one up. To be called under the lock."""
+        runs = _runs([region for region in regions if region not in self._held])
+        for first, stop in runs:
+            if not self.table.lock_regions(first, stop, shared=True):
+                for a, b in runs[: runs.index((first, stop))]:
+                    self.table.drop_regions(a, b)
                 return False
-            self._held[region] = self.generation
-        self.table.used[region] = int(time.time())
+        for region in regions:
+            self._held.setdefault(region, self.generation)
         return True
 
-    def _let_go(self, region: int) -> None:
-        self._held.pop(region, None)
-        self.keeps[region] = 0
-        self.table.drop_regions(region, region + 1)
+    def _let_go(self, regions: Sequence[int]) -> None:
+        """Unlocks regions, in ascending order. To be called under the lock."""
+        for region in regions:
+            self._held.pop(region, None)
+            self.keeps[region] = 0
+        for first, stop in _runs(regions):
+            self.table.drop_regions(first, stop)
 
     def _advance(self) -> None:
         """A new generation: regions that were not used in the last one or in this one are let go."""
         before = self.generation
         self.generation = before % _GENERATIONS + 1
         self._since = time.monotonic()
-        for region in [r for r, g in self._held.items() if g != before and r not in self._busy]:
-            self._let_go(region)
+        self._let_go(sorted(r for r, g in self._held.items() if g != before and r not in self._busy))
 
     def obtain(self, k: int, first: int, stop: int) -> None:
         """Waits until chunks ``first`` to ``stop`` (of tar ``k``) are there, fetching what nobody else fetches.
@@ -255,7 +261,7 @@ class CachedSet:
         first, last = self._chunks(k, start, stop)
         have = self.table.have[first:last]
         try:
-            if DONE in have.tobytes():
+            if DONE in have.tobytes():  # needed again
                 self._mark(k, first, last, DONE, THERE)
             for a, b in self._absent(first, last):
                 self._fetch(k, a - base, b - base)
@@ -300,9 +306,9 @@ class CachedSet:
             for region in regions:
                 self._busy[region] = self._busy.get(region, 0) + 1
         try:
-            for region in regions:
-                while not self._held_now(region):
-                    self._wait()  # for one that is giving it up
+            while not self._held_now(regions):
+                self._wait()  # for one that is giving it up
+            self.table.used[regions.start : regions.stop] = int(time.time())
             for x, y in self._absent(a, b):  # another process may have just done it
                 self._receive(k, x - base, y - base)
         finally:
@@ -313,14 +319,14 @@ class CachedSet:
                     self._busy[region] -= 1
                     if not self._busy[region]:
                         del self._busy[region]
-                        if not self.keeps[region]:  # nobody reads it yet
-                            self._let_go(region)
+                # What nobody reads yet need not be kept.
+                self._let_go([r for r in regions if r not in self._busy and not self.keeps[r]])
             self._tell()
         return True
 
-    def _held_now(self, region: int) -> bool:
+    def _held_now(self, regions: range) -> bool:
         with self._lock:
-            return self._hold(region)
+            return self._hold(regions)
 
     def _receive(self, k: int, first: int, stop: int) -> None:
         """One request, written to the sparse file chunk by chunk."""
@@ -426,17 +432,21 @@ class CachedSet:
     def _mark(self, k: int, first: int, last: int, before: int, after: int) -> None:
         """Marks those chunks of tar ``k`` anew that are marked as ``before``, unless they are being given up."""
         base, shift = self.table.first_chunk[k], REGION - CHUNK
-        for number in range(first - base >> shift, (last - 1 - base >> shift) + 1):
-            region = self.table.first_region[k] + number
-            low, high = base + (number << shift), base + (number + 1 << shift)
-            have = self.table.have[max(first, low) : min(last, high)]
-            with self._lock:
-                held = region in self._held
-                if held or self.table.lock_region(region, shared=True):
-                    have[have == before] = after
-                    needed = THERE in self.table.have[low : min(high, self.table.first_chunk[k + 1])].tobytes()
-                    if not held or (not needed and region not in self._busy):
-                        self._let_go(region)
+        low, high = first - base >> shift, (last - 1 - base >> shift) + 1
+        start = self.table.first_region[k]
+        with self._lock:
+            held = [start + number in self._held for number in range(low, high)]
+            if not self._hold(range(start + low, start + high)):
+                return
+            have = self.table.have[first:last]
+            have[have == before] = after
+            there = self.table.have[base : self.table.first_chunk[k + 1]]
+            gone = []
+            for number, was in zip(range(low, high), held, strict=True):
+                needed = was and THERE in there[number << shift : number + 1 << shift].tobytes()
+                if not needed and start + number not in self._busy:
+                    gone.append(start + number)
+            self._let_go(gone)
 
     def candidates(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Regions that hold something: ranks, of which the lowest goes first, and numbers; both int64 [N]."""
@@ -463,19 +473,20 @@ class CachedSet:
         with self._lock:
             while first < stop:
                 end, last = first, min(stop, self.table.tar_end(first))
-                while end < last and self._take(end):
+                while end < last and end not in self._held and end not in self._busy:
                     end += 1
                 if end > first:
-                    try:
-                        removed += self._remove(first, end)
-                    finally:
-                        self.table.drop_regions(first, end)
+                    removed += self._take(first, end)
                 first = max(end, first + 1)
         return removed
 
-    def _take(self, region: int) -> bool:
-        free = region not in self._held and region not in self._busy
-        return free and self.table.lock_region(region, shared=False)
+    def _take(self, first: int, stop: int) -> int:
+        if not self.table.lock_regions(first, stop, shared=False):  # another process keeps one of them
+            return 0 if stop - first == 1 else sum(self._take(region, region + 1) for region in range(first, stop))
+        try:
+            return self._remove(first, stop)
+        finally:
+            self.table.drop_regions(first, stop)
 
     def _remove(self, first: int, stop: int) -> int:
         k, a, _ = self.table.region_chunks(first)
@@ -501,70 +512,15 @@ class CachedSet:
         self._fetched(amount)
 
 
-class CachedTar:
-    """One tar of a set in the cache.
-
-    Attributes:
-        data: uint8 [bytes of the tar], a view that can't be written to; zeros where nothing was fetched.
-    """
-
-    def __init__(self, owner: CachedSet, k: int) -> None:
-        self._owner, self._k = owner, k
-        table = owner.table
-        self.data = owner.map(k)
-        self._have = table.have[table.first_chunk[k] : table.first_chunk[k + 1]].data
-        self._region = table.first_region[k]
-
-    @property
-    def path(self) -> UrlPath:
-        """Its URL."""
-        return UrlPath(self._owner.store.where(f"{self._owner.shards[self._k]}.tar"))
-
-    def touch(self, start: int, stop: int) -> None:
-        """Returns once bytes ``start`` to ``stop`` are there; they stay for some seconds at least.
-
-        Raises:
-            ConflictError: the tar was replaced.
-            StorageError: the store can't be reached or refuses.
-        """
-        if stop <= start:
-            return
-        owner, base = self._owner, self._region
-        for region in range(base + (start >> REGION), base + (stop - 1 >> REGION) + 1):
-            if owner.keeps[region] != owner.generation:
-                owner.keep(region)
-        first, last = start >> CHUNK, (stop - 1 >> CHUNK) + 1
-        owner.counts.asked += 1
-        if 0 in self._have[first:last]:
-            owner.counts.waited += 1
-            owner.obtain(self._k, first, last)
-
-    def promise(self, start: int, stop: int) -> None:
-        """See `CachedSet.promise`."""
-        if stop > start:
-            self._owner.promise(self._k, start, stop)
-
-    def withdraw(self, start: int, stop: int) -> None:
-        """See `CachedSet.withdraw`."""
-        if stop > start:
-            self._owner.withdraw(self._k, start, stop)
-
-    def holds(self, start: int, stop: int) -> bool:
-        """Whether all bytes ``start`` to ``stop`` are there; some may be given up the next moment."""
-        return stop <= start or 0 not in self._have[start >> CHUNK : (stop - 1 >> CHUNK) + 1].tobytes()
-
-    def prefetch(self, start: int, stop: int) -> bool:
-        """See `CachedSet.prefetch`."""
-        return stop <= start or self._owner.prefetch(self._k, start, stop)
-
-    def finished(self, start: int, stop: int) -> None:
-        """See `CachedSet.finished`."""
-        if stop > start:
-            self._owner.finished(self._k, start, stop)
-
-    def renew(self, start: int, stop: int, crc32c: int) -> bool:
-        """See `CachedSet.renew`."""
-        return self._owner.renew(self._k, start, stop, crc32c)
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as (first, stop) of those that follow each other."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = runs[-1][0], number + 1
+        else:
+            runs.append((number, number + 1))
+    return runs
 
 
 def _unwritable(error: OSError, folder: Path) -> StorageError:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +90,24 @@ class Table:
         """Whether nobody uses the set, and nobody will until the lock is dropped or the file is gone."""
         return self.locks.take(_USE)
 
-    def lock_region(self, region: int, *, shared: bool) -> bool:
-        """Keeps a region, or takes it to give it up."""
-        return self._region_locks[(region >> _GROUP) % _SPREAD].take(region, shared=shared)
+    def lock_regions(self, first: int, stop: int, *, shared: bool) -> bool:
+        """Keeps regions, all or none, or takes them to give them up."""
+        for locks, begin, count in self._groups(first, stop):
+            if not locks.take(begin, count, shared=shared):
+                if begin > first:
+                    self.drop_regions(first, begin)
+                return False
+        return True
 
     def drop_regions(self, first: int, stop: int) -> None:
-        """Ends either, for some."""
+        """Ends either."""
+        for locks, begin, count in self._groups(first, stop):
+            locks.drop(begin, count)
+
+    def _groups(self, first: int, stop: int) -> Iterator[tuple[FileLocks, int, int]]:
         for group in range(first >> _GROUP, (stop - 1 >> _GROUP) + 1):
             begin, end = max(first, group << _GROUP), min(stop, group + 1 << _GROUP)
-            self._region_locks[group % _SPREAD].drop(begin, end - begin)
+            yield self._region_locks[group % _SPREAD], begin, end - begin
 
     def close(self) -> None:
         """Closes the files, which ends all locks."""
