@@ -316,7 +316,7 @@ def test_a_killed_reader_leaves_nothing_behind(
 def test_the_limit_of_the_cache_is_kept(
     server: S3Server, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached, "_GENERATION", 0.02)
+    monkeypatch.setattr(cached, "_KEPT", 0.02)
     make_set(tmp_path / "many", episodes=[30] * 24, size=(96, 96), episodes_per_shard=1, distinct_pictures=40)
     total = sum(path.stat().st_size for path in (tmp_path / "many").iterdir())
     bucket = server.bucket()

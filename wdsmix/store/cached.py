@@ -8,10 +8,11 @@ A folder of the cache, shared by all processes of the node that read this versio
     table-0 ...               locks of regions
 
 A *chunk* (64 KiB) is there or not; it is marked after its bytes are written, and otherwise while it is not needed for
-long. A *region* (256 KiB) is what is given up at once. Four kinds of locks there are: a process *uses* the set,
-*keeps* a region (shared) or gives it up (exclusive), *fetches* a chunk (exclusive), or a whole file. Locks end with
+long. A *region* (256 KiB) is what is given up at once. Locks: a process *uses* the set, *fetches* chunks, or a whole
+file; it keeps regions from being given up while it fetches (shared), or gives them up (exclusive). They end with
 their process, so that a killed one leaves neither a stale lock nor a chunk that is only marked; whoever needs the
-chunk fetches it.
+chunk fetches it. Whoever reads takes no lock, but writes the time: what was read or fetched a moment ago stays. Were
+a reader held up for longer than that, the checksum of its frame would tell.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ REQUEST = 8 << 20
 _TICK = 0.004  # s between two looks at what another process fetches
 _PATIENCE = 60.0  # s without any progress after which a chunk is fetched though another process seems to do so
 _PROMISED = 10.0  # s for which a reader waits for chunks that a thread of this process has said it will fetch
-_GENERATION = 15.0  # s; a region that may be needed again is kept for one to two of them after its last use
-_GENERATIONS = 250
+_GENERATION = 4.0  # s: so often a region that is read is said to be
+_KEPT = 12.0  # s for which it is not given up then, unless it is not needed for long
 
 
 class Counts:
@@ -112,7 +113,6 @@ class CachedSet:
         self.keeps[:] = bytes(len(self.keeps))
         self._promised[:] = bytes(len(self._promised))
         self._since = time.monotonic()
-        self._held: dict[int, int] = {}
         self._busy: dict[int, int] = {}
         self._claimed: set[int] = set()
         self._files: set[str] = set()
@@ -181,46 +181,16 @@ class CachedSet:
             return found
 
     def keep(self, region: int) -> None:
-        """Makes sure that nobody gives a region up while this process reads it."""
-        while True:
+        """Says that a region is being read: for some seconds nobody gives it up."""
+        if self.keeps[region] != self.generation:
             with self._lock:
-                if self.keeps[region] == self.generation:
-                    return
                 if time.monotonic() - self._since > _GENERATION:
-                    self._advance()
-                if self._hold(range(region, region + 1)):
-                    self._held[region] = self.generation
-                    self.keeps[region] = self.generation
-                    self.table.used[region] = int(time.time())
-                    return
-            self._wait()  # for one that is giving it up
-
-    def _hold(self, regions: range) -> bool:
-        """Locks regions that are not locked yet; False where somebody is giving one up. To be called under the lock."""
-        runs = _runs([region for region in regions if region not in self._held])
-        for first, stop in runs:
-            if not self.table.lock_regions(first, stop, shared=True):
-                for a, b in runs[: runs.index((first, stop))]:
-                    self.table.drop_regions(a, b)
-                return False
-        for region in regions:
-            self._held.setdefault(region, self.generation)
-        return True
-
-    def _let_go(self, regions: Sequence[int]) -> None:
-        """Unlocks regions, in ascending order. To be called under the lock."""
-        for region in regions:
-            self._held.pop(region, None)
-            self.keeps[region] = 0
-        for first, stop in _runs(regions):
-            self.table.drop_regions(first, stop)
-
-    def _advance(self) -> None:
-        """A new generation: regions that were not used in the last one or in this one are let go."""
-        before = self.generation
-        self.generation = before % _GENERATIONS + 1
-        self._since = time.monotonic()
-        self._let_go(sorted(r for r, g in self._held.items() if g != before and r not in self._busy))
+                    self._since = time.monotonic()
+                    self.generation = self.generation % 255 + 1
+                    if self.generation == 1:
+                        self.keeps[:] = bytes(len(self.keeps))
+            self.table.used[region] = int(time.time())  # before whoever asks looks for its chunks
+            self.keeps[region] = self.generation
 
     def obtain(self, k: int, first: int, stop: int) -> None:
         """Waits until chunks ``first`` to ``stop`` (of tar ``k``) are there, fetching what nobody else fetches.
@@ -306,8 +276,8 @@ class CachedSet:
             for region in regions:
                 self._busy[region] = self._busy.get(region, 0) + 1
         try:
-            while not self._held_now(regions):
-                self._wait()  # for one that is giving it up
+            while not self._hold(regions):
+                self._wait()  # for one that is giving them up
             self.table.used[regions.start : regions.stop] = int(time.time())
             for x, y in self._absent(a, b):  # another process may have just done it
                 self._receive(k, x - base, y - base)
@@ -319,14 +289,20 @@ class CachedSet:
                     self._busy[region] -= 1
                     if not self._busy[region]:
                         del self._busy[region]
-                # What nobody reads yet need not be kept.
-                self._let_go([r for r in regions if r not in self._busy and not self.keeps[r]])
+                self._let_go(regions)
             self._tell()
         return True
 
-    def _held_now(self, regions: range) -> bool:
+    def _hold(self, regions: range) -> bool:
+        """Locks regions against being given up, all or none."""
         with self._lock:
-            return self._hold(regions)
+            return self.table.lock_regions(regions.start, regions.stop, shared=True)
+
+    def _let_go(self, regions: range) -> None:
+        """Ends that for those in which no thread of this process is fetching. To be called under the lock."""
+        for region in regions:
+            if region not in self._busy:
+                self.table.drop_regions(region, region + 1)
 
     def _receive(self, k: int, first: int, stop: int) -> None:
         """One request, written to the sparse file chunk by chunk."""
@@ -431,22 +407,14 @@ class CachedSet:
 
     def _mark(self, k: int, first: int, last: int, before: int, after: int) -> None:
         """Marks those chunks of tar ``k`` anew that are marked as ``before``, unless they are being given up."""
-        base, shift = self.table.first_chunk[k], REGION - CHUNK
-        low, high = first - base >> shift, (last - 1 - base >> shift) + 1
-        start = self.table.first_region[k]
+        start, shift = self.table.first_region[k], REGION - CHUNK
+        base = self.table.first_chunk[k]
+        regions = range(start + (first - base >> shift), start + (last - 1 - base >> shift) + 1)
         with self._lock:
-            held = [start + number in self._held for number in range(low, high)]
-            if not self._hold(range(start + low, start + high)):
-                return
-            have = self.table.have[first:last]
-            have[have == before] = after
-            there = self.table.have[base : self.table.first_chunk[k + 1]]
-            gone = []
-            for number, was in zip(range(low, high), held, strict=True):
-                needed = was and THERE in there[number << shift : number + 1 << shift].tobytes()
-                if not needed and start + number not in self._busy:
-                    gone.append(start + number)
-            self._let_go(gone)
+            if self.table.lock_regions(regions.start, regions.stop, shared=True):
+                have = self.table.have[first:last]
+                have[have == before] = after
+                self._let_go(regions)
 
     def candidates(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Regions that hold something: ranks, of which the lowest goes first, and numbers; both int64 [N]."""
@@ -454,17 +422,17 @@ class CachedSet:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         have = self.table.have
         held, needed = (np.logical_or.reduceat(kind, self._edges) for kind in (have != 0, have == THERE))
-        found = np.flatnonzero(held)
-        used = self.table.used[found].astype(np.int64)
+        used = self.table.used.astype(np.int64)
+        found = np.flatnonzero(held & ~(needed & (used > time.time() - _KEPT)))
         # What is done for long goes before all else, the latest first: its next use is the farthest. Then the eldest.
-        return np.where(needed[found], used, -used), found
+        return np.where(needed, used, -used)[found], found
 
     @functools.cached_property
     def _edges(self) -> npt.NDArray[np.int64]:
         return np.array([self.table.region_chunks(r)[1] for r in range(len(self.table.used))], dtype=np.int64)
 
     def give_up(self, first: int, stop: int) -> int:
-        """Removes regions ``first`` to ``stop`` from the disk, but for those that somebody keeps.
+        """Removes regions ``first`` to ``stop`` from the disk, but for those that are being fetched or read.
 
         Returns:
             Bytes removed.
@@ -473,7 +441,7 @@ class CachedSet:
         with self._lock:
             while first < stop:
                 end, last = first, min(stop, self.table.tar_end(first))
-                while end < last and end not in self._held and end not in self._busy:
+                while end < last and end not in self._busy:
                     end += 1
                 if end > first:
                     removed += self._take(first, end)
@@ -481,21 +449,32 @@ class CachedSet:
         return removed
 
     def _take(self, first: int, stop: int) -> int:
-        if not self.table.lock_regions(first, stop, shared=False):  # another process keeps one of them
-            return 0 if stop - first == 1 else sum(self._take(region, region + 1) for region in range(first, stop))
-        try:
-            return self._remove(first, stop)
-        finally:
-            self.table.drop_regions(first, stop)
+        removed = None
+        if self.table.lock_regions(first, stop, shared=False):
+            try:
+                removed = self._remove(first, stop)
+            finally:
+                self.table.drop_regions(first, stop)
+        if removed is None and stop - first > 1:  # not all of them can go
+            return sum(self._take(region, region + 1) for region in range(first, stop))
+        return removed or 0
 
-    def _remove(self, first: int, stop: int) -> int:
+    def _remove(self, first: int, stop: int) -> int | None:
         k, a, _ = self.table.region_chunks(first)
         _, _, b = self.table.region_chunks(stop - 1)
-        held = int(np.count_nonzero(self.table.have[a:b])) << CHUNK
+        before = self.table.have[a:b].copy()
         self.table.have[a:b] = 0
+        if self._is_read(first, stop, before):  # looked at last: whoever has come meanwhile finds nothing there
+            self.table.have[a:b] = before
+            return None
         with self._open(k) as handle:
             punch(handle, a - self.table.first_chunk[k] << CHUNK, b - a << CHUNK)
-        return held
+        return int(np.count_nonzero(before)) << CHUNK
+
+    def _is_read(self, first: int, stop: int, have: npt.NDArray[np.uint8]) -> bool:
+        late = np.flatnonzero(self.table.used[first:stop] > time.time() - _KEPT).tolist()
+        size = 1 << REGION - CHUNK
+        return any(THERE in have[number * size : (number + 1) * size].tobytes() for number in late)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -510,17 +489,6 @@ class CachedSet:
     def _count(self, amount: int) -> None:
         self.counts.fetched += amount
         self._fetched(amount)
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as (first, stop) of those that follow each other."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number:
-            runs[-1] = runs[-1][0], number + 1
-        else:
-            runs.append((number, number + 1))
-    return runs
 
 
 def _unwritable(error: OSError, folder: Path) -> StorageError:
