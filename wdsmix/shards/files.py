@@ -10,7 +10,7 @@ import google_crc32c
 
 from wdsmix.manifest import FileEntry
 
-__all__ = ["PARTIAL", "file_entry", "fsync_file", "fsync_folder", "publish", "write_atomic"]
+__all__ = ["PARTIAL", "file_entry", "fsync_file", "fsync_folder", "publish", "write_at", "write_atomic"]
 
 PARTIAL = ".partial"
 """Suffix of a file that is being written."""
@@ -34,6 +34,14 @@ def fsync_file(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_at(handle: int, data: bytes | memoryview, at: int) -> None:
+    """Writes all of some bytes at an offset of an open file: a single call may write less."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(handle, rest, at)
+        rest, at = rest[written:], at + written
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from wdsmix.errors import ConflictError, DataError, StorageError
 from wdsmix.manifest import FileEntry
+from wdsmix.shards.files import write_at
 from wdsmix.store.base import Store
 from wdsmix.store.cached_tar import CachedTar
 from wdsmix.store.reader import ObjectReader
@@ -315,7 +316,7 @@ class CachedSet:
                 for data in reader.pieces(at, end):
                     if done == first:
                         self._check_etag(k, reader)
-                    _write_all(handle, data, at)
+                    write_at(handle, data, at)
                     at += len(data)
                     whole = stop if at == end else at >> CHUNK
                     if whole > done:
@@ -342,7 +343,7 @@ class CachedSet:
         for region in range(start >> REGION, (stop - 1 >> REGION) + 1):
             self.keep(self.table.first_region[k] + region)
         with self._open(k) as handle:
-            _write_all(handle, data, start)
+            write_at(handle, data, start)
         return True
 
     def _reader(self, k: int) -> ObjectReader:
@@ -507,10 +508,3 @@ def place_file(path: Path, data: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _write_all(handle: int, data: bytes | memoryview, at: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(handle, rest, at)
-        rest, at = rest[written:], at + written

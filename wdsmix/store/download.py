@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wdsmix.errors import ConflictError, DataError
 from wdsmix.manifest import FileEntry
-from wdsmix.shards.files import fsync_file, publish
+from wdsmix.shards.files import fsync_file, publish, write_at
 from wdsmix.store.base import Store
 from wdsmix.store.reader import ObjectReader
 from wdsmix.store.transfer import Meter, Throttle, run_on
@@ -211,7 +211,7 @@ def _ranges(store: Store, part: PartFile, pool: Executor, throttle: Throttle, me
                 for data in pieces:
                     store.retries.check()
                     throttle.take(len(data))
-                    os.pwrite(handle, data, place)
+                    write_at(handle, data, place)
                     place += len(data)
                     meter.moved(len(data))
             part.finished(number)

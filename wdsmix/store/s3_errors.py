@@ -95,6 +95,8 @@ def _translate(error: Exception, where: str, verb: str) -> WdsmixError | None:
         return StorageError(f"the request can't be made ({kind})", path=path, where=verb or None)
     if isinstance(error, ValueError) and not where:
         return ConfigError("not a valid endpoint", where="endpoint URL")
+    if isinstance(error, ValueError) and verb in ("GET", "HEAD"):  # boto3's, of a header
+        return StorageError("the answer can't be understood", path=path, where=verb)
     return None
 
 
