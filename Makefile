@@ -2,7 +2,7 @@
 # Each sets up its own virtual environment in $(VENV) first.
 # make bench: wdsmix beside its peers and beside JPEG decoding alone, about 25 minutes on an idle machine, more the first
 # time; make bench ARGS='--quick --only wdsmix' looks whether it runs. Environments and data go to .bench/ (7 GB).
-# make bench-s3: push, fetch and streaming beside boto3 and local reading, about 10 minutes.
+# make bench-s3: push, fetch and streaming beside boto3 and local reading, about 20 minutes.
 # make test-s3: the tests of stores against Ceph's gateway (Debian: radosgw ceph-mon ceph-osd ceph-common) and with awscli.
 # make bench-train: each reference policy on the demo's sets, a few minutes on two cores.
 VENV ?= .venv

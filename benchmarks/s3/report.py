@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import target_row, text_table
-from benchmarks.s3.rounds import CONNECTION_RATE, FIRST_BYTE, STORE_RATE, STREAMING
+from benchmarks.s3.rounds import CONNECTION_RATE, FIRST_BYTE, KINDS, STORE_RATE, STREAMING
 from benchmarks.s3.transfers import JOBS
 from benchmarks.targets import Target
 
@@ -49,26 +49,18 @@ def _streamed(run: Record, name: str, field: str) -> list[Any]:
     return [r[field] for r in run.get("streaming", ()) if r["name"] == name and "error" not in r]
 
 
-def _fraction(run: Record, name: str, *, less_server: bool = False) -> float | None:
-    """Samples a second from the store over those from the disk: median over the rounds.
-
-    Args:
-        run: The run.
-        name: How it was read.
-        less_server: The disk's are scaled to the cores that the server, which runs on this machine, left.
-    """
+def _fraction(run: Record, name: str) -> float | None:
+    """Samples a second from the store over those from the disk: median over the rounds."""
     found = {
-        place: {r["round"]: r for r in run.get("streaming", ()) if r["name"] == f"{place}-{name}" and "error" not in r}
+        place: {
+            r["round"]: r["samples_per_s"]
+            for r in run.get("streaming", ())
+            if r["name"] == f"{place}-{name}" and "error" not in r
+        }
         for place in ("s3", "local")
     }
-    both = [(found["s3"][turn], found["local"][turn]) for turn in found["s3"] if turn in found["local"]]
-    ratios = [
-        one["samples_per_s"]
-        / other["samples_per_s"]
-        / (1 - one["store_cores"] / run["plan"]["cores"] if less_server else 1)
-        for one, other in both
-    ]
-    return median(ratios) if ratios else None
+    both = [found["s3"][turn] / found["local"][turn] for turn in found["s3"] if turn in found["local"]]
+    return median(both) if both else None
 
 
 def _until_full_speed(run: Record, name: str) -> float | None:
@@ -99,17 +91,11 @@ def goals(run: Record) -> list[Target]:
             value=_ratio(ranged, "ranged8", "stream"),
         )
     )
-    for name in ("threads2", "workers2"):
+    for name in KINDS:
         title = STREAMING[f"s3-{name}"].title
-        for words, less_server in (("", False), (", the cores that the server took left out", True)):
-            found.append(
-                Target(
-                    goal=f"{title}: samples a second, × local{words}",
-                    bound=0.9,
-                    least=True,
-                    value=_fraction(run, name, less_server=less_server),
-                )
-            )
+        found.append(
+            Target(goal=f"{title}: samples a second, × local", bound=0.9, least=True, value=_fraction(run, name))
+        )
         peaks = [_streamed(run, f"{place}-{name}", "peak_mib") for place in ("s3", "local")]
         found.append(
             Target(
@@ -160,7 +146,7 @@ def _streaming_rows(run: Record) -> list[str]:
 
 def _start(run: Record) -> list[str]:
     """What a start costs."""
-    found = {name: _until_full_speed(run, name) for name in ("threads2", "workers2")}
+    found = {name: _until_full_speed(run, name) for name in KINDS}
     said = [f"{STREAMING[f's3-{name}'].title} {at:.1f} s" for name, at in found.items() if at is not None]
     if not said:
         return []
@@ -183,7 +169,7 @@ def _draw(run: Record, path: Path) -> bool:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 4), layout="tight")
-    for name, colour in (("threads2", "tab:blue"), ("workers2", "tab:orange")):
+    for name, colour in zip(KINDS, ("tab:green", "tab:red", "tab:blue", "tab:orange"), strict=True):
         mine = [np.array(r["timeline"]) for r in shown if r["name"] == f"s3-{name}"]
         for k, timeline in enumerate(mine):
             axes.plot(*timeline.T, color=colour, alpha=0.6, label=STREAMING[f"s3-{name}"].title if not k else None)
@@ -227,8 +213,9 @@ def markdown(run: Record) -> str:
             f"store that gives {STORE_RATE / 1e6:.0f} MB/s in all and from local files in the page cache. The node's "
             f"cache is empty at each start; windows of {plan['window_s']:g} s in the first epoch, "
             f"{plan['warm_up_s']:g} s after the start: by then the first window of draws has been fetched, and as many "
-            "bytes come as are used, or more. Contents of batches are checked. The store is a process on the same "
-            "cores.",
+            "bytes come as are used, or more. Contents of batches are checked. The store is a process of this machine: "
+            "beside one decoding thread it has a core; where every core decodes, it takes its share of them, as do the "
+            "network and the cache.",
             text_table(
                 "source | samples/s | CPU-s per 1,000 samples | first batch, s | peak MiB | MB/s from the store | "
                 "cores of the store | foreign cores",

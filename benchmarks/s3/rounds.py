@@ -24,7 +24,7 @@ from benchmarks.s3.servers import Server, shelf, whole_server
 from benchmarks.s3.sets import files_of
 from benchmarks.settings import Contender
 
-__all__ = ["BUCKET", "STORE_RATE", "STREAMING", "ranged_rounds", "streaming_rounds", "transfer_rounds"]
+__all__ = ["BUCKET", "KINDS", "STORE_RATE", "STREAMING", "ranged_rounds", "streaming_rounds", "transfer_rounds"]
 
 BUCKET = "bench"
 STORE_RATE = 200e6
@@ -35,6 +35,8 @@ _STEP = 0.5  # s, of the rate from the start on
 CONNECTION_RATE, FIRST_BYTE = 60e6, 0.03
 """Bytes per second, and seconds before each answer, of a connection of a limited store."""
 
+KINDS = ("threads1", "workers1", "threads2", "workers2")
+"""What decodes. The first two leave a core of two for the store, which is a process of this machine, and for I/O."""
 STREAMING = {
     f"{place}-{name}": Contender(
         name=f"wdsmix-{place}-{name}",
@@ -43,6 +45,8 @@ STREAMING = {
         **options,  # type: ignore[arg-type]
     )
     for name, title, options in (
+        ("threads1", "1 thread", {"threads": 1}),
+        ("workers1", "DataLoader, 1 worker", {"workers": 1}),
         ("threads2", "2 threads", {"threads": 2}),
         ("workers2", "DataLoader, 2 workers", {"workers": 2}),
     )

@@ -72,9 +72,9 @@ def test_the_report(tmp_path: Path) -> None:
     goals = {goal.goal: (goal.value, goal.met) for goal in write_report(run, tmp_path)}
     assert [goals[f"{name}: speed, × boto3"] for name in ("push", "fetch")] == [(0.8, False), (1.25, True)]
     assert next(found for goal, found in goals.items() if goal.startswith("ranged")) == (4.0, True)
-    assert [found for goal, found in goals.items() if "threads: samples" in goal] == [(0.95, True), (1.0, True)]
-    assert [found for goal, found in goals.items() if "threads: peak" in goal] == [(50.0, True)]
-    assert [found for goal, found in goals.items() if "workers" in goal] == [(None, None)] * 3
+    assert [found for goal, found in goals.items() if "2 threads: samples" in goal] == [(0.95, True)]
+    assert [found for goal, found in goals.items() if "2 threads: peak" in goal] == [(50.0, True)]
+    assert [found for goal, found in goals.items() if "worker" in goal] == [(None, None)] * 4
     text = (tmp_path / "RESULTS-s3.md").read_text()
     assert "| wdsmix push | 100 (67–200) | 2.50 | 100 |" in text
     assert "local speed: from a store that gives 200 MB/s, 2 threads 0.5 s." in text
