@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environments import REPOSITORY
+from benchmarks.machine import warm_cache
 from benchmarks.measure import Job
 from benchmarks.proc import busy_seconds, usage
 from benchmarks.rounds import Plan, run_one
@@ -187,6 +188,7 @@ def streaming_rounds(
             order.shuffle(queue)
             for name in queue:
                 shutil.rmtree(cache, ignore_errors=True)
+                warm_cache([sets])  # the cache's files may have pushed them out of memory
                 local = name.startswith("local")
                 place = str(sets) if local else f"s3://{BUCKET}"
                 with _environment(server, BENCH_PLACE=place, WDSMIX_CACHE_DIR=str(cache)):
