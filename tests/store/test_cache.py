@@ -27,17 +27,20 @@ import sys
 from pathlib import Path
 from wdsmix.store.locks import FileLocks
 locks = FileLocks(Path(sys.argv[1]))
-print(locks.take(10, 5, shared=sys.argv[2] == "shared"), flush=True)
+print(locks.take(int(sys.argv[3]), 5, shared=sys.argv[2] == "shared"), flush=True)
 sys.stdin.read()
 """
 
 
-def holder(path: Path, how: str) -> subprocess.Popen[str]:
-    """A process that has locked bytes 10 to 15."""
+def holder(path: Path, how: str, first: int = 10, can: bool = True) -> subprocess.Popen[str]:
+    """A process that has locked five bytes, if it can."""
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(path), how, str(first)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    assert child.stdout.readline() == "True\n"
+    assert child.stdout.readline() == f"{can}\n"
     return child
 
 
@@ -203,3 +206,43 @@ def test_what_is_done_for_long_goes_first_and_only_if_nothing_beside_it_is_neede
     found.finished(0, 0, region)  # late: there is nothing any more
     assert not found.table.have[: region >> CHUNK].any()
     assert in_order() == order[:-1]
+
+
+def test_what_is_read_now_is_not_given_up(tmp_path: Path) -> None:
+    heavy_set(tmp_path / "toy", [600_000])
+    found = opened(Cache(tmp_path / "cache", None), tmp_path / "toy")
+    tar, size, used = found.tar(0), found.table.sizes[0], found.table.used
+    tar.touch(0, size)
+    used[:] -= 60
+    found.until = 0.0  # some seconds later
+    tar.touch(0, size)
+    assert not len(found.candidates()[1])
+    assert found.give_up(0, len(used)) == 0
+    tar.finished(0, size)
+    used[:] -= 60
+    assert len(found.candidates()[1]) == len(used)
+    tar.touch(0, size)  # by a process that is not done with it
+    assert not len(found.candidates()[1])
+    assert found.give_up(0, len(used)) == 0
+    used[:] -= 60
+    assert found.give_up(0, len(used)) >= size
+
+
+def test_locks_that_can_not_be_had_leave_those_of_a_fetch(tmp_path: Path) -> None:
+    heavy_set(tmp_path / "toy", [20_000_000])
+    found = opened(Cache(tmp_path / "cache", None), tmp_path / "toy")
+    size = found.table.sizes[0]
+    assert size >> REGION > 70
+    found._busy[10] = 1  # as by a thread that fetches
+    assert found._hold(range(10, 11))
+    with holder(found.folder / "table-1", "alone", 64) as other:  # gives up some behind
+        found.finished(0, 0, size)
+        assert not found._hold(range(5, 66))
+        with holder(found.folder / "table-0", "alone", can=False) as eager:  # would give up what is being fetched
+            eager.kill()
+        other.kill()
+    assert found._hold(range(5, 66))
+    del found._busy[10]
+    found._let_go(range(5, 66))
+    with holder(found.folder / "table-0", "alone") as eager:
+        eager.kill()

@@ -50,6 +50,7 @@ _PATIENCE = 60.0  # s without any progress after which a chunk is fetched though
 _PROMISED = 10.0  # s for which a reader waits for chunks that a thread of this process has said it will fetch
 _GENERATION = 4.0  # s: so often a region that is read is said to be
 _KEPT = 12.0  # s for which it is not given up then, unless it is not needed for long
+_MOMENT = 2.0  # s for which it is not given up even then
 
 
 class Counts:
@@ -113,7 +114,8 @@ class CachedSet:
             self.table.lock_use()
         self.keeps[:] = bytes(len(self.keeps))
         self._promised[:] = bytes(len(self._promised))
-        self._since = time.monotonic()
+        self.until = time.monotonic() + _GENERATION
+        """When what was said to be read is said again."""
         self._busy: dict[int, int] = {}
         self._claimed: set[int] = set()
         self._files: set[str] = set()
@@ -183,15 +185,19 @@ class CachedSet:
 
     def keep(self, region: int) -> None:
         """Says that a region is being read: for some seconds nobody gives it up."""
-        if self.keeps[region] != self.generation:
-            with self._lock:
-                if time.monotonic() - self._since > _GENERATION:
-                    self._since = time.monotonic()
-                    self.generation = self.generation % 255 + 1
-                    if self.generation == 1:
-                        self.keeps[:] = bytes(len(self.keeps))
-            self.table.used[region] = int(time.time())  # before whoever asks looks for its chunks
-            self.keeps[region] = self.generation
+        generation = self.generation
+        self.table.used[region] = int(time.time())  # before whoever asks looks for its chunks
+        self.keeps[region] = generation
+
+    def renew_generation(self) -> None:
+        """Lets all regions be said anew to be read, when they are read again."""
+        with self._lock:
+            if time.monotonic() >= self.until:
+                self.until = time.monotonic() + _GENERATION
+                generation = self.generation % 255 + 1
+                if generation == 1:
+                    self.keeps[:] = bytes(len(self.keeps))
+                self.generation = generation
 
     def obtain(self, k: int, first: int, stop: int) -> None:
         """Waits until chunks ``first`` to ``stop`` (of tar ``k``) are there, fetching what nobody else fetches.
@@ -282,6 +288,7 @@ class CachedSet:
             self.table.used[regions.start : regions.stop] = int(time.time())
             for x, y in self._absent(a, b):  # another process may have just done it
                 self._receive(k, x - base, y - base)
+            self.table.used[regions.start : regions.stop] = int(time.time())  # it may have taken long
         finally:
             with self._lock:
                 self._claimed.difference_update(range(a, b))
@@ -295,7 +302,7 @@ class CachedSet:
         return True
 
     def _hold(self, regions: range) -> bool:
-        """Locks regions against being given up, all or none."""
+        """Locks regions against being given up; False where not all can be had yet."""
         with self._lock:
             return self.table.lock_regions(regions.start, regions.stop, shared=True)
 
@@ -415,7 +422,7 @@ class CachedSet:
             if self.table.lock_regions(regions.start, regions.stop, shared=True):
                 have = self.table.have[first:last]
                 have[have == before] = after
-                self._let_go(regions)
+            self._let_go(regions)
 
     def candidates(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Regions that hold something: ranks, of which the lowest goes first, and numbers; both int64 [N]."""
@@ -424,7 +431,7 @@ class CachedSet:
         have = self.table.have
         held, needed = (np.logical_or.reduceat(kind, self._edges) for kind in (have != 0, have == THERE))
         used = self.table.used.astype(np.int64)
-        found = np.flatnonzero(held & ~(needed & (used > time.time() - _KEPT)))
+        found = np.flatnonzero(held & (used <= time.time() - np.where(needed, _KEPT, _MOMENT)))
         # What is done for long goes before all else, the latest first: its next use is the farthest. Then the eldest.
         return np.where(needed, used, -used)[found], found
 
@@ -451,11 +458,11 @@ class CachedSet:
 
     def _take(self, first: int, stop: int) -> int:
         removed = None
-        if self.table.lock_regions(first, stop, shared=False):
-            try:
+        try:
+            if self.table.lock_regions(first, stop, shared=False):
                 removed = self._remove(first, stop)
-            finally:
-                self.table.drop_regions(first, stop)
+        finally:
+            self.table.drop_regions(first, stop)
         if removed is None and stop - first > 1:  # not all of them can go
             return sum(self._take(region, region + 1) for region in range(first, stop))
         return removed or 0
@@ -473,7 +480,10 @@ class CachedSet:
         return int(np.count_nonzero(before)) << CHUNK
 
     def _is_read(self, first: int, stop: int, have: npt.NDArray[np.uint8]) -> bool:
-        late = np.flatnonzero(self.table.used[first:stop] > time.time() - _KEPT).tolist()
+        used, now = self.table.used[first:stop], time.time()
+        if (used > now - _MOMENT).any():
+            return True
+        late = np.flatnonzero(used > now - _KEPT).tolist()
         size = 1 << REGION - CHUNK
         return any(THERE in have[number * size : (number + 1) * size].tobytes() for number in late)
 

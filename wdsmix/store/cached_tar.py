@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from wdsmix.store.opening import UrlPath
-from wdsmix.store.table import CHUNK, REGION
+from wdsmix.store.table import CHUNK, DONE, REGION
 
 if TYPE_CHECKING:
     from wdsmix.store.cached import CachedSet
@@ -42,12 +43,20 @@ class CachedTar:
         if stop <= start:
             return
         owner, base = self._owner, self._region
-        for region in range(base + (start >> REGION), base + (stop - 1 >> REGION) + 1):
+        regions = range(base + (start >> REGION), base + (stop - 1 >> REGION) + 1)
+        if monotonic() >= owner.until:
+            owner.renew_generation()
+        for region in regions:
             if owner.keeps[region] != owner.generation:
                 owner.keep(region)
         first, last = start >> CHUNK, (stop - 1 >> CHUNK) + 1
         owner.counts.asked += 1
-        if 0 in self._have[first:last]:
+        have = self._have[first:last].tobytes()
+        if DONE in have:  # such are given up sooner
+            for region in regions:
+                owner.keep(region)
+            have = self._have[first:last].tobytes()
+        if 0 in have:
             owner.counts.waited += 1
             owner.obtain(self._k, first, last)
 

@@ -91,13 +91,11 @@ class Table:
         return self.locks.take(_USE)
 
     def lock_regions(self, first: int, stop: int, *, shared: bool) -> bool:
-        """Keeps regions, all or none, or takes them to give them up."""
-        for locks, begin, count in self._groups(first, stop):
-            if not locks.take(begin, count, shared=shared):
-                if begin > first:
-                    self.drop_regions(first, begin)
-                return False
-        return True
+        """Keeps regions, or takes them to give them up; False where not all can be had.
+
+        Those before stay locked then: only the caller knows which of them other threads of the process lock, too.
+        """
+        return all(locks.take(begin, count, shared=shared) for locks, begin, count in self._groups(first, stop))
 
     def drop_regions(self, first: int, stop: int) -> None:
         """Ends either."""
