@@ -25,6 +25,7 @@ from wdsmix import EvaluationDataset, MixtureDataset
 from wdsmix.cli import main
 from wdsmix.errors import ConflictError, DataError
 from wdsmix.manifest import digest_of
+from wdsmix.mixture import assemble
 from wdsmix.store import cached
 from wdsmix.store.cache import open_cache
 
@@ -237,6 +238,32 @@ def test_damage_on_the_disk_is_mended_from_the_store(
         assert_same(found, wanted)
 
 
+def test_what_is_well_again_is_read_again(
+    local: dict,
+    folders: Path,
+    expected: list,
+    server: S3Server,
+    proxy: FaultProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame was given up while it was decoded, twice, and is there again when its checksum is looked at."""
+    data = remote(local, server, folders, tmp_path / "cache", "abc")
+    decode = assemble.decode_frame
+    seen: list[int] = []
+
+    def too_late(frame: Any, crc32c: int, *arguments: Any, **options: Any) -> None:
+        seen.append(crc32c)
+        if len(seen) >= 40 and seen[39:].count(crc32c) <= 2 and crc32c == seen[39]:
+            raise DataError("not a JPEG, PNG or WebP picture")
+        decode(frame, crc32c, *arguments, **options)
+
+    monkeypatch.setattr(assemble, "decode_frame", too_late)
+    for found, wanted in zip(islice(MixtureDataset(data, 8, num_threads=1), STEPS), expected, strict=True):
+        assert_same(found, wanted)
+    assert seen[39:].count(seen[39]) > 2
+
+
 def test_a_swapped_object_is_an_error_that_names_both(
     local: dict, folders: Path, server: S3Server, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -317,6 +344,7 @@ def test_the_limit_of_the_cache_is_kept(
     server: S3Server, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached, "_KEPT", 0.02)
+    monkeypatch.setattr(cached, "_MOMENT", 0.02)
     make_set(tmp_path / "many", episodes=[30] * 24, size=(96, 96), episodes_per_shard=1, distinct_pictures=40)
     total = sum(path.stat().st_size for path in (tmp_path / "many").iterdir())
     bucket = server.bucket()

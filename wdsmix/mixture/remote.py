@@ -59,6 +59,7 @@ _FIRST = 1.0  # s, at most, that blocks wait for the frames of the first batch
 _SOON = 0.15  # s: a batch waits for whole blocks if all that it lacks comes in this time
 _LEISURE = 1.0  # s, at most, that each block ahead waits for those in demand
 _AT_WORK = 6  # batches of a process at once, at most
+_MENDS = 3  # of a sample, at most
 _FAINT = 0.25  # of the mean: a stream that gives a rank less is left to demand
 
 
@@ -335,30 +336,39 @@ class ReadAhead:
             failed: Sample -> why it can't be read; what is well afterwards is taken out.
         """
         for b in [b for b, error in failed.items() if isinstance(error, DataError)]:
-            try:
-                renewed = self._renew(samples, b)
-            except WdsmixError as error:
-                failed[b] = error
-                continue
-            if renewed:
+            for _ in range(_MENDS):
+                try:
+                    whole = self._make_whole(samples, b)
+                except WdsmixError as error:
+                    failed[b] = error
+                    break
+                if not whole:
+                    break
                 del failed[b]
                 assembler.fill_pictures(samples, memory, range(b, b + 1), hand, failed)
+                if not isinstance(failed.get(b), DataError):
+                    break
 
-    def _renew(self, samples: Samples, b: int) -> bool:
+    def _make_whole(self, samples: Samples, b: int) -> bool:
+        """Whether the frames of a sample have their checksums; damaged ones are read anew.
+
+        All may be well by now: what a process that was held up has touched is given up, and fetched again later.
+        """
         source = self._sources.get(int(samples.source[b]))
         if source is None:
             return False
         frames = {(int(samples.shard[b]), int(samples.first_row[b] + frame)) for frame in samples.observed[b]}
         if samples.goal is not None:
             frames.add((int(samples.goal.shard[b]), int(samples.goal.shard_row[b])))
-        renewed = False
+        whole = True
         for number, row in sorted(frames):
             shard = source.opened.set.shard(number)
             start = int(shard.offset[row])
-            data = shard.tar[start : start + int(shard.length[row])]
-            if google_crc32c.value(data) != int(shard.crc32c[row]):
-                renewed |= shard.renew(row)
-        return renewed
+            stop = start + int(shard.length[row])
+            shard.pages.touch(start, stop)
+            if google_crc32c.value(shard.tar[start:stop]) != int(shard.crc32c[row]):
+                whole &= shard.renew(row)
+        return whole
 
     def take_counts(self) -> Counts:
         """What was counted since the last call."""
