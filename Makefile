@@ -1,7 +1,7 @@
 # make demo: the main job, end to end, on data it makes itself.   make test: lint, types, tests.
 # Each sets up its own virtual environment in $(VENV) first.
 # make bench: wdsmix beside its peers and beside JPEG decoding alone, about 25 minutes on an idle machine, more the first
-# time; make bench ARGS='--quick --only wdsmix' looks whether it runs. Environments and data go to .bench/ (7 GB).
+# time; make bench ARGS='--quick --only wdsmix' looks whether it runs. Environments and data go to .bench/ (9 GB; make bench-s3 takes 10 GB more).
 # make bench-s3: push, fetch and streaming beside boto3 and local reading, about 20 minutes.
 # make test-s3: the tests of stores against Ceph's gateway (Debian: radosgw ceph-mon ceph-osd ceph-common) and with awscli.
 # make bench-train: each reference policy on the demo's sets, a few minutes on two cores.

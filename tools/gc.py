@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     import dataclasses
     import json
     import sys
+    import time
 
     from wdsmix.tools.console import plain, result_console
 
@@ -61,8 +62,11 @@ def run(args: argparse.Namespace) -> int:
         rows = [{**dataclasses.asdict(version), "goes": version.name in names} for version in versions]
         sys.stdout.write(json.dumps({"versions": rows, "removed_objects": removed}, indent=1) + "\n")
         return 0
+    young = time.time() - args.older_than * 3600
     for version in versions:
         notes = ["latest"] * version.latest + ["no manifest"] * (not version.whole)
+        if not version.latest and version.name not in names and version.modified > young:
+            notes.append(f"younger than {args.older_than:g} h (--older-than)")
         console.print(
             f"{'-' if version.name in names else '='} {plain(version.name)}  {counted(version.objects, 'object')}  "
             f"{size(version.bytes)}" + "".join(f"  {note}" for note in notes)
@@ -72,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"{counted(len(going), 'version')} removed ({counted(removed, 'object')}, {total})")
     else:
         console.print(
-            f"{counted(len(going), 'version')} would go ({total})" + ("; --delete removes them" if going else "")
+            f"{counted(len(going), 'version')} would go ({total})"
+            + (f"; --delete removes {'it' if len(going) == 1 else 'them'}" if going else "")
         )
     return 0

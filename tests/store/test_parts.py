@@ -26,6 +26,9 @@ def test_options_from_the_environment() -> None:
     for wrong in ({"WDSMIX_STORE_TRIES": "many"}, {"WDSMIX_STORE_TRIES": "0"}, {"WDSMIX_STORE_TIMEOUT": "-1"}):
         with pytest.raises(ConfigError):
             StoreOptions.from_environment(wrong)
+    with pytest.raises(ConfigError) as caught:
+        StoreOptions.from_environment({"WDSMIX_STORE_TIMEOUT": "soon", "WDSMIX_STORE_TRIES": "3"})
+    assert (caught.value.where, caught.value.found) == ("WDSMIX_STORE_TIMEOUT", "soon")
 
 
 def test_pauses_are_full_jitter_and_bounded() -> None:

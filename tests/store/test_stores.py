@@ -177,6 +177,8 @@ def test_obstore_resumes_and_gives_up(moto: S3Server, monkeypatch: pytest.Monkey
         ("https://host:hush/x", "not a URL"),
         ("s3://bucket/a/../b", r"\. or \.\."),
         ("file://host/x", "names no host"),
+        ("s3:bucket/x", "neither a path nor a URL"),
+        ("s3:/bucket/x", "neither a path nor a URL"),
     ],
 )
 def test_urls_that_are_none(url: str, message: str) -> None:

@@ -20,6 +20,7 @@ from helpers.stored import files_of, heavy_set, start
 
 from wdsmix import ShardSet
 from wdsmix.cli import main
+from wdsmix.errors import DataError
 
 RANGE = 8 << 20
 
@@ -285,3 +286,25 @@ def test_a_reader_stays_on_its_version(
     assert files_of(tmp_path / "out") == files_of(toy)
     assert main(["fetch", url, str(tmp_path / "new"), "--quiet"]) == 0
     assert files_of(tmp_path / "new") == files_of(second)
+
+
+def test_what_the_manifest_lists_and_the_store_lacks_is_damage(
+    url: str, server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    place = f"{prefix}/{version_of(url, server)}"
+    shard = ShardSet(url).manifest.shards[0]
+    server.client.delete_object(Bucket=bucket, Key=f"{place}/{shard}.frames.arrow")
+    server.client.delete_object(Bucket=bucket, Key=f"{place}/{shard}.tar")
+    assert main(["fetch", url, str(tmp_path / "out"), "--quiet"]) == 1
+    said = "".join(capsys.readouterr())
+    assert said.count("the manifest lists the object, but it is not there") == 2
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    with pytest.raises(DataError, match="the manifest lists the object"):
+        ShardSet(url).frame(0)
+
+
+def test_a_wrong_selection_makes_no_folder(url: str, tmp_path: Path) -> None:
+    for options in (["--split", "nope"], ["--shards", "train-00099"]):
+        assert main(["fetch", url, str(tmp_path / "out"), *options, "--quiet"]) == 2
+        assert not (tmp_path / "out").exists()

@@ -29,7 +29,7 @@ from yaml.constructor import ConstructorError
 from wdsmix.errors import ConfigError
 from wdsmix.mixture.action_form import ActionForm, as_form, check_modes
 from wdsmix.mixture.explain import did_you_mean, explain
-from wdsmix.store.opening import SCHEMES, is_url
+from wdsmix.store.opening import SCHEMES, is_url, refuse_half_urls
 
 __all__ = [
     "CORE_VECTORS",
@@ -153,6 +153,10 @@ class SourceConfig(_Model):
     @classmethod
     def _check_url(cls, value: str) -> str:
         scheme = value.partition("://")[0]
+        try:
+            refuse_half_urls(value)
+        except ConfigError as error:
+            raise ValueError(f"{error.message}; expected {error.expected}") from None
         if is_url(value) and scheme.lower() not in SCHEMES:
             raise ValueError(
                 f"{scheme}:// is no kind of URL that is known: {', '.join(f'{known}://' for known in SCHEMES)}"

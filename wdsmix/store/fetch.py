@@ -101,7 +101,9 @@ def choose(version: Version, shards: Sequence[str], splits: Sequence[str]) -> tu
                 plain = pattern.removesuffix(".tar")
                 found = [name for name in names if fnmatch.fnmatchcase(name, plain)]
                 if not found:
-                    raise ConfigError("the set has no such shard", where="--shards", found=pattern)
+                    raise ConfigError(
+                        f"the set has no shard {pattern}", where="--shards", expected=f"of {names[0]} ... {names[-1]}"
+                    )
                 wanted.update(found)
         chosen &= wanted
         if not chosen:
@@ -231,6 +233,7 @@ def fetch(
         StorageError: the store can't be reached or refuses.
     """
     source = resolve(store)
+    choose(source, options.shards, options.splits)  # before a folder is made
     if folder.exists() and not folder.is_dir():
         raise ConfigError("not a folder", path=folder)
     with local_errors(folder):

@@ -10,10 +10,12 @@ from wdsmix.errors import ConfigError
 from wdsmix.store.base import Store
 from wdsmix.store.retry import StoreOptions
 
-__all__ = ["SCHEMES", "UrlPath", "is_url", "open_store"]
+__all__ = ["SCHEMES", "UrlPath", "is_url", "open_store", "refuse_half_urls"]
 
 SCHEMES = ("file", "s3", "gs", "az", "http", "https")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+_HALF = re.compile(rf"({'|'.join(SCHEMES)}):(?!//)")
 
 
 class UrlPath(PurePosixPath):
@@ -27,6 +29,17 @@ class UrlPath(PurePosixPath):
 def is_url(text: str | PurePath) -> bool:
     """Whether a text names a store by URL; all else is a path."""
     return isinstance(text, UrlPath) or (isinstance(text, str) and _SCHEME.match(text) is not None)
+
+
+def refuse_half_urls(text: str) -> None:
+    """Refuses ``s3:bucket/x`` and ``s3:/bucket/x``, which would be paths.
+
+    Raises:
+        ConfigError: it is one, and no such file is there.
+    """
+    found = _HALF.match(text)
+    if found is not None and not Path(text).exists():
+        raise ConfigError("neither a path nor a URL", where=text, expected=f"{found[1]}://...")
 
 
 def open_store(url: str | PurePath, options: StoreOptions | None = None) -> Store:
@@ -43,6 +56,7 @@ def open_store(url: str | PurePath, options: StoreOptions | None = None) -> Stor
     from wdsmix.store.local import LocalStore
 
     if not is_url(url):
+        refuse_half_urls(str(url))
         return LocalStore(str(Path(url).absolute()), options)
     text = str(url)
     scheme = text.partition("://")[0].lower()

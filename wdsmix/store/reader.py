@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from wdsmix.errors import ConflictError, DataError, StorageError
-from wdsmix.store.base import Body, ObjectInfo, PreconditionError, Store, TransientError
+from wdsmix.errors import ConflictError, DataError, StorageError, WdsmixError
+from wdsmix.store.base import Body, MissingObjectError, ObjectInfo, PreconditionError, Store, TransientError
 
 __all__ = ["CHUNK", "ObjectReader"]
 
@@ -29,14 +29,14 @@ class ObjectReader:
     Args:
         store: Where.
         key: What.
-        size: Bytes it must have, as the manifest says; None: whatever it has.
+        size: Bytes it must have, as the manifest says, so that its lack is damage; None: whatever it has.
         etag: Version it must be; empty: whichever comes first.
     """
 
     def __init__(self, store: Store, key: str, *, size: int | None = None, etag: str = "") -> None:
         self.store = store
         self.key = key
-        self._size = size
+        self._size, self._listed = size, size is not None
         self._etag = etag
         self._info: ObjectInfo | None = None
 
@@ -44,10 +44,22 @@ class ObjectReader:
     def info(self) -> ObjectInfo:
         """Size and version; asks the store if nothing was read yet."""
         if self._info is None:
-            self._check(self.store.head(self.key))
+            try:
+                self._check(self.store.head(self.key))
+            except MissingObjectError as error:
+                raise self._missing(error) from error
         if self._info is None:
             raise StorageError("the store says nothing of the object", path=self.store.where(self.key))
         return self._info
+
+    def _missing(self, error: MissingObjectError) -> WdsmixError:
+        if not self._listed:
+            return error
+        return DataError(
+            "the manifest lists the object, but it is not there",
+            path=self.store.where(self.key),
+            hint="push the set again; 'wdsmix validate URL' tells what it lacks",
+        )
 
     def _check(self, info: ObjectInfo) -> None:
         path = self.store.where(self.key)
@@ -117,6 +129,8 @@ class ObjectReader:
             body = self.store.body(self.key, start, stop, self._etag)
         except PreconditionError as error:
             raise _replaced(path, self._etag, "another version") from error
+        except MissingObjectError as error:
+            raise self._missing(error) from error
         try:
             self._check(body.info)
             if body.start != start:

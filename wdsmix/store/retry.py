@@ -51,13 +51,14 @@ class StoreOptions:
             ConfigError: one of them is not a number.
         """
         found = os.environ if environment is None else environment
-        try:
-            return cls(
-                tries=int(found.get("WDSMIX_STORE_TRIES") or 8),
-                read_timeout=float(found.get("WDSMIX_STORE_TIMEOUT") or 15.0),
-            )
-        except ValueError as error:
-            raise ConfigError("not a number", where="WDSMIX_STORE_TRIES, WDSMIX_STORE_TIMEOUT") from error
+        values = {}
+        for name, kind, usual in (("WDSMIX_STORE_TRIES", int, 8), ("WDSMIX_STORE_TIMEOUT", float, 15.0)):
+            text = found.get(name)
+            try:
+                values[name] = kind(text) if text else usual
+            except ValueError:
+                raise ConfigError("not a number", where=name, found=text) from None
+        return cls(tries=int(values["WDSMIX_STORE_TRIES"]), read_timeout=values["WDSMIX_STORE_TIMEOUT"])
 
 
 class Retries:

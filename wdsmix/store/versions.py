@@ -130,7 +130,11 @@ def resolve(store: Store) -> Version:
         data, _ = found.read(MANIFEST)
     except MissingObjectError as error:
         if latest is not None:
-            raise DataError(f"{LATEST} names a version that is not there", path=found.where(MANIFEST)) from error
+            raise DataError(
+                f"{LATEST} names a version that has no manifest: it is gone, or a part of it",
+                path=found.where(MANIFEST),
+                hint="push the set again",
+            ) from error
         raise ConfigError(
             "there is no shard set", path=store.url, expected=MANIFEST if named else f"{LATEST} or {MANIFEST}"
         ) from error

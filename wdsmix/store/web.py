@@ -116,4 +116,5 @@ def _answer(status: int, where: str) -> WdsmixError:
         return DataError("the object is shorter than it should be", path=where)
     if status in (408, 429) or status >= 500:
         return TransientError(f"the server answered {status}", path=where)
-    return StorageError(f"the server answered {status}", path=where)
+    hint = "http(s):// reads what is public; s3:// signs its requests" if status in (401, 403) else None
+    return StorageError(f"the server answered {status}", path=where, hint=hint)
