@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         "--only", default="", help=f"parts, such as transfers,ranged ({', '.join(_PARTS)}; default: all)"
     )
     parser.add_argument("--rounds", type=int, help="default: 5")
-    parser.add_argument("--window", type=float, help="seconds a measurement of streaming (default: 12)")
+    parser.add_argument("--window", type=float, help="seconds a measurement of streaming (default: 10)")
     parser.add_argument("--assert", dest="strict", action="store_true", help="exit 1 if a measured goal is not met")
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="data and scratch (.bench)")
     parser.add_argument("--output", type=Path, help="folder of the report (default: benchmarks/, else WORK/results)")
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(only) - set(_PARTS):
         raise SystemExit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(_PARTS)}")
     scale = QUICK if args.quick else FULL
-    plan = Plan(rounds=1, window_s=1.0, warm_up_s=0.5) if args.quick else Plan(window_s=12.0, warm_up_s=22.0)
+    plan = Plan(rounds=1, window_s=1.0, warm_up_s=0.5) if args.quick else Plan(window_s=10.0, warm_up_s=12.0)
     changes = {"rounds": args.rounds, "window_s": args.window}
     plan = replace(plan, **{name: value for name, value in changes.items() if value is not None})
     work = args.work.absolute()

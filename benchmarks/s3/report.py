@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contenders.wdsmix_s3 import OPTIONS
 from benchmarks.report import target_row, text_table
 from benchmarks.s3.rounds import CONNECTION_RATE, FIRST_BYTE, KINDS, STORE_RATE, STREAMING
 from benchmarks.s3.transfers import JOBS
@@ -211,9 +212,10 @@ def markdown(run: Record) -> str:
         parts += [
             "## Streaming\n\nThe mixture of `make bench` (two pictures of 256×256 a sample, three sources), from a "
             f"store that gives {STORE_RATE / 1e6:.0f} MB/s in all and from local files in the page cache. The node's "
-            f"cache is empty at each start; windows of {plan['window_s']:g} s in the first epoch, "
-            f"{plan['warm_up_s']:g} s after the start: by then the first window of draws has been fetched, and as many "
-            "bytes come as are used, or more. Contents of batches are checked. The store is a process of this machine: "
+            f"cache is empty at each start and may take {OPTIONS['cache_limit']}, the order's window is "
+            f"{OPTIONS['window']:,} frames a source; measured for {plan['window_s']:g} s in the first epoch, "
+            f"{plan['warm_up_s']:g} s after the start: by then the cache is full, and as many bytes come and go as are "
+            "used. Contents of batches are checked. The store is a process of this machine: "
             "beside one decoding thread it has a core; where every core decodes, it takes its share of them, as do the "
             "network and the cache.",
             text_table(

@@ -211,7 +211,7 @@ class ReadAhead:
             self._urgent += 1
             self._calm.clear()
         self._demand.submit(
-            functools.partial(_call, weakref.WeakMethod(self._fetch_urgent), (source, planned), otherwise=end)
+            functools.partial(_call, weakref.ref(self), "_fetch_urgent", (source, planned), otherwise=end)
         )
 
     def _fetch_urgent(self, source: ReadPlan, planned: Planned) -> None:
@@ -244,7 +244,7 @@ class ReadAhead:
 
     def _submit(self, crew: Crew, method: Callable[..., None], *arguments: object) -> None:
         """Has a thread call a method, if there is still somebody who wants it done."""
-        crew.submit(functools.partial(_call, weakref.WeakMethod(method), arguments))
+        crew.submit(functools.partial(_call, weakref.ref(self), method.__name__, arguments))
 
     def _fetch_frames(self, opened: OpenSource, number: int, at: Int64Array) -> None:
         try:
@@ -387,13 +387,15 @@ def _nothing() -> None:
 
 
 def _call(
-    method: weakref.WeakMethod[Callable[..., None]],
+    owner: weakref.ref[ReadAhead],
+    method: str,
     arguments: tuple[object, ...],
     otherwise: Callable[[], None] = _nothing,
 ) -> None:
-    found = method()
+    """Calls a method of what may be gone. No WeakMethod: one that dies with the interpreter prints an error."""
+    found = owner()
     if found is not None:
-        found(*arguments)
+        getattr(found, method)(*arguments)
     else:
         otherwise()
 
