@@ -237,9 +237,9 @@ class Recorder:
 
     def take(self, name: str) -> Iterator[tuple[Any, ...]]:
         """Arguments of the calls of a method since the last look."""
-        found = [call for call in self.calls if call.args[0]().__name__ == name]
+        found = [call for call in self.calls if call.args[1] == name]
         self.calls = [call for call in self.calls if call not in found]
-        return (call.args[1] for call in found)
+        return (call.args[2] for call in found)
 
 
 class Reader:
