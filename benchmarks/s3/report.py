@@ -169,9 +169,9 @@ def _draw(run: Record, path: Path) -> bool:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 4), layout="tight")
+    figure, axes = pyplot.subplots(figsize=(12, 4), layout="tight")
     for name, colour in zip(KINDS, ("tab:green", "tab:red", "tab:blue", "tab:orange"), strict=True):
-        mine = [np.array(r["timeline"]) for r in shown if r["name"] == f"s3-{name}"]
+        mine = [np.array(r["timeline"][:-1]) for r in shown if r["name"] == f"s3-{name}"]
         for k, timeline in enumerate(mine):
             axes.plot(*timeline.T, color=colour, alpha=0.6, label=STREAMING[f"s3-{name}"].title if not k else None)
         local = _streamed(run, f"local-{name}", "samples_per_s")
@@ -179,7 +179,7 @@ def _draw(run: Record, path: Path) -> bool:
             axes.axhline(median(local), color=colour, linestyle="--", label=STREAMING[f"local-{name}"].title)
     axes.set(xlabel="s since the start, with an empty cache", ylabel="samples per second", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return True
@@ -198,8 +198,8 @@ def markdown(run: Record) -> str:
         parts += [
             f"## push and fetch\n\nServer: {run['server']}, plain HTTP. The same "
             f"{run['transfers'][0]['bytes'] / 1e6:,.0f} MB in large shards; {JOBS} requests at a time and parts "
-            "of 16 MiB (up) and 8 MiB (down) on both sides. wdsmix also compares the sha256 of every file, sends MD5s, "
-            "and publishes a version; boto3 does not.",
+            "of 16 MiB (up) and 8 MiB (down) on both sides. wdsmix also compares every file with its checksum, sends "
+            "MD5s, and publishes a version; boto3 does not.",
             text_table("transfer | MB/s | CPU-s per GB | peak MiB", _transfer_rows(run["transfers"])),
         ]
     if run.get("ranged"):
