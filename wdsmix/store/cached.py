@@ -271,10 +271,7 @@ class CachedSet:
         """Fetches chunks of tar ``k``; False where somebody else is at one of them."""
         base = self.table.first_chunk[k]
         a, b = base + first, base + stop
-        regions = range(
-            self.table.first_region[k] + (first << CHUNK >> REGION),
-            self.table.first_region[k] + (stop - 1 << CHUNK >> REGION) + 1,
-        )
+        regions = self.table.regions_of(k, first, stop)
         with self._lock:
             taken = not self._claimed.isdisjoint(range(a, b))
             if not force and (taken or not self.table.lock_chunks(a, b)):
@@ -308,9 +305,11 @@ class CachedSet:
 
     def _let_go(self, regions: range) -> None:
         """Ends that for those in which no thread of this process is fetching. To be called under the lock."""
-        for region in regions:
-            if region not in self._busy:
-                self.table.drop_regions(region, region + 1)
+        first = regions.start
+        for region in (*(region for region in regions if region in self._busy), regions.stop):
+            if region > first:
+                self.table.drop_regions(first, region)
+            first = region + 1
 
     def _receive(self, k: int, first: int, stop: int) -> None:
         """One request, written to the sparse file chunk by chunk."""
@@ -415,9 +414,8 @@ class CachedSet:
 
     def _mark(self, k: int, first: int, last: int, before: int, after: int) -> None:
         """Marks those chunks of tar ``k`` anew that are marked as ``before``, unless they are being given up."""
-        start, shift = self.table.first_region[k], REGION - CHUNK
         base = self.table.first_chunk[k]
-        regions = range(start + (first - base >> shift), start + (last - 1 - base >> shift) + 1)
+        regions = self.table.regions_of(k, first - base, last - base)
         with self._lock:
             if self.table.lock_regions(regions.start, regions.stop, shared=True):
                 have = self.table.have[first:last]

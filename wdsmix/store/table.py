@@ -70,6 +70,11 @@ class Table:
         if len(data) <= _ETAG:
             self.etags[k * _ETAG : (k + 1) * _ETAG] = data.ljust(_ETAG, b"\0")
 
+    def regions_of(self, k: int, first: int, stop: int) -> range:
+        """The regions, over all tars, in which chunks ``first`` to ``stop`` of tar ``k`` lie."""
+        shift, start = REGION - CHUNK, self.first_region[k]
+        return range(start + (first >> shift), start + (stop - 1 >> shift) + 1)
+
     def region_chunks(self, region: int) -> tuple[int, int, int]:
         """Tar of a region, and its first chunk and the one after its last, both over all tars."""
         k = int(np.searchsorted(self.first_region, region, side="right")) - 1
