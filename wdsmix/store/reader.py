@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from wdsmix.errors import ConflictError, DataError, StorageError, WdsmixError
+from wdsmix.errors import ConflictError, DataError, StorageError
 from wdsmix.store.base import Body, MissingObjectError, ObjectInfo, PreconditionError, Store, TransientError
 
 __all__ = ["CHUNK", "ObjectReader"]
@@ -47,14 +47,14 @@ class ObjectReader:
             try:
                 self._check(self.store.head(self.key))
             except MissingObjectError as error:
-                raise self._missing(error) from error
+                if not self._listed:
+                    raise
+                raise self._missing() from error
         if self._info is None:
             raise StorageError("the store says nothing of the object", path=self.store.where(self.key))
         return self._info
 
-    def _missing(self, error: MissingObjectError) -> WdsmixError:
-        if not self._listed:
-            return error
+    def _missing(self) -> DataError:
         return DataError(
             "the manifest lists the object, but it is not there",
             path=self.store.where(self.key),
@@ -130,7 +130,9 @@ class ObjectReader:
         except PreconditionError as error:
             raise _replaced(path, self._etag, "another version") from error
         except MissingObjectError as error:
-            raise self._missing(error) from error
+            if not self._listed:
+                raise
+            raise self._missing() from error
         try:
             self._check(body.info)
             if body.start != start:
