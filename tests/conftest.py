@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.store_fixtures import bucket, moto, proxy, rados, s3, server  # noqa: F401
+from helpers.store_fixtures import bucket, moto, proxy, rados, s3, server, url  # noqa: F401
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("wdsmix", deadline=None, suppress_health_check=[HealthCheck.too_slow])

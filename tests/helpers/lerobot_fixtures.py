@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.tars import samples_of
 from PIL import Image
 
 av = pytest.importorskip("av", reason="needs the extra lerobot")
@@ -354,14 +354,8 @@ class Stored:
 
 def stored(folder: Path) -> dict[tuple[int, int], Stored]:
     """(episode, frame) -> what the shards hold, by tarfile, numpy and Pillow alone."""
-    members: dict[str, dict[str, bytes]] = {}
-    for path in sorted(folder.glob("*.tar")):
-        with tarfile.open(path) as tar:
-            for info in tar:
-                key, _, suffix = info.name.partition(".")
-                members.setdefault(key, {})[suffix] = tar.extractfile(info).read()
     found = {}
-    for key, parts in members.items():
+    for key, parts in samples_of(folder).items():
         episode, frame = (int(number) for number in key.split("_"))
         found[episode, frame] = Stored(
             pictures={

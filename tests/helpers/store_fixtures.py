@@ -17,6 +17,8 @@ import pytest
 from helpers.fault_proxy import FaultProxy
 from helpers.s3_server import S3Server, connect, start_moto
 
+from wdsmix.cli import main
+
 S3_BY_OBSTORE = {"AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
 """What obstore needs beyond what boto3 takes."""
 
@@ -34,6 +36,15 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """A server, named by the environment."""
     server.use(monkeypatch)
     return server
+
+
+@pytest.fixture
+def url(toy: Path, proxy: FaultProxy, server: S3Server) -> str:
+    """The set of the test's own fixture ``toy``, pushed; the proxy's log is empty."""
+    found = f"s3://{server.bucket()}/toy"
+    assert main(["push", str(toy), found, "--quiet"]) == 0
+    proxy.log.clear()
+    return found
 
 
 @pytest.fixture

@@ -32,14 +32,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "toy"
 
 
-@pytest.fixture
-def url(toy: Path, proxy: FaultProxy, server: S3Server) -> str:
-    found = f"s3://{server.bucket()}/toy"
-    assert main(["push", str(toy), found, "--quiet"]) == 0
-    proxy.log.clear()
-    return found
-
-
 def same(one: ShardSet, other: ShardSet) -> None:
     assert len(one) == len(other)
     assert one.stats == other.stats

@@ -294,20 +294,25 @@ def test_a_stale_line_costs_nothing(tiny: TinyS3, when: str) -> None:
     assert found.store.retries.count == 0
 
 
-def test_connections_that_the_network_forgot(tiny: TinyS3, asked: list[bytes]) -> None:
-    """Many lines that are silent for ever cost one timeout, not one each."""
-    found = reader(options=StoreOptions(pause=0.001, pause_limit=0.01, read_timeout=0.3, tries=4))
-    barrier = threading.Barrier(6, timeout=10)
+def read_together(tiny: TinyS3, found: ObjectReader, threads: int) -> None:
+    """So many reads of which none is answered before all are asked: each has a connection of its own."""
+    barrier = threading.Barrier(threads, timeout=10)
 
     def together(request: Request) -> bytes:
         barrier.wait()
         return request.good()
 
-    found.read(0, 1)
     tiny.answer = together
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda _: found.read(0, 9), range(threads)))
+
+
+def test_connections_that_the_network_forgot(tiny: TinyS3, asked: list[bytes]) -> None:
+    """Many lines that are silent for ever cost one timeout, not one each."""
+    found = reader(options=StoreOptions(pause=0.001, pause_limit=0.01, read_timeout=0.3, tries=4))
+    found.read(0, 1)
     for _ in range(2):
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda _: found.read(0, 9), range(6)))
+        read_together(tiny, found, 6)
     old = tiny.connections
 
     def forgotten(request: Request) -> bytes:
@@ -427,17 +432,9 @@ def test_many_threads(tiny: TinyS3, asked: list[bytes]) -> None:
 
 def test_idle_lines_are_no_more_than_the_options_say(tiny: TinyS3) -> None:
     found = reader(options=StoreOptions(connections=3))
-    barrier = threading.Barrier(12, timeout=10)
-
-    def together(request: Request) -> bytes:
-        barrier.wait()
-        return request.good()
-
     found.read(0, 1)
-    tiny.answer = together
     before = handles()
-    with ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda _: found.read(0, 9), range(12)))
+    read_together(tiny, found, 12)
     time.sleep(0.1)
     assert handles() <= before + 2 * 3  # both ends are of this process
 

@@ -7,8 +7,9 @@ import json
 import h5py
 import numpy as np
 import pytest
-from helpers.hdf5_converted import convert, npy, samples_of
+from helpers.hdf5_converted import convert, npy
 from helpers.hdf5_fixtures import ENCODED, rgb, write_aloha, write_platform
+from helpers.tars import samples_of
 
 from wdsmix.cli import main
 

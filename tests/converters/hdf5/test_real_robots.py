@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers.hdf5_converted import convert, npy, samples_of
+from helpers.hdf5_converted import convert, npy
 from helpers.hdf5_fixtures import open_source, rgb
 from helpers.hdf5_real_robots import WRITERS, real_frames
+from helpers.tars import samples_of
 
 from wdsmix.cli import main
 

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 from helpers import sim_fixtures as sim
-from helpers.hdf5_converted import convert, npy, samples_of
+from helpers.hdf5_converted import convert, npy
 from helpers.hdf5_fixtures import rgb
+from helpers.tars import samples_of
 
 from wdsmix.cli import main
 
